@@ -91,9 +91,8 @@ def job(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Runs in the folder; killed in the end with all that it started."""
     with (folder / "err").open("wb") as err:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environ, stderr=err, start_new_session=True
-        )
+        out: Any = {"stderr": err, "start_new_session": True}
+        process = subprocess.Popen(command, cwd=folder, env=environ, **out)
     try:
         yield process
     finally:

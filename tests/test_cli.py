@@ -57,9 +57,10 @@ def test_every_command_explains_itself(row: cli.Command) -> None:
     assert outcome.stdout.startswith(f"usage: disttrace {row.name}")
 
 
+HELP = "`disttrace diagnose --help`"
 WRONG = [
     ("view --wdith 80", "`disttrace view` has no option --wdith; did you mean --width?"),
-    ("stats --xyz=1", "`disttrace stats` has no option --xyz; see `disttrace stats --help`."),
+    ("diagnose --xyz=1", f"`disttrace diagnose` has no option --xyz; see {HELP}."),
     ("stats --by lien", "--by lien: did you mean line?"),
     ("export --format csv", "--format csv: allowed are html, jsonl, otlp, parquet, perfetto."),
     ("diagnose --stall -1", "--stall: '-1' is no number of seconds above 0, up to a billion."),
@@ -151,9 +152,8 @@ def test_a_closed_pipe_is_silent() -> None:
 def test_streams_that_are_closed_change_no_exit_code(closed: str, words: str, code: int) -> None:
     """Where a daemon or a scheduler starts it: 1 would be a fault that was found."""
     line = f"'{sys.executable}' -m disttrace {words} {closed}"
-    done = subprocess.run(
-        ["sh", "-c", line], env=clean_environ(), capture_output=True, text=True, timeout=60
-    )
+    command = ["sh", "-c", line]
+    done = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=60)
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from disttrace.errors import first_line, further_lines
 
+CALLS = "Traceback (most recent call last)"
+
 
 class HostileError(Exception):
     def __str__(self) -> str:
@@ -29,10 +31,7 @@ class HostileError(Exception):
                 " record 5"
             ),
         ),
-        (
-            ValueError("Traceback (most recent call last):\n  File\nKeyError: 3"),
-            "ValueError: KeyError: 3",
-        ),
+        (ValueError(f"{CALLS}:\n  File\nKeyError: 3"), "ValueError: KeyError: 3"),
         (
             RuntimeError(
                 "CheckpointException ranks:dict_keys([2])\nTraceback (most recent call last):"

@@ -17,6 +17,9 @@ LIVE: dict[str, Any] = {
 }  # fmt: skip
 
 
+OTHERS = ("going on", "starting", "slow")
+
+
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     values = dict(LIVE)
@@ -44,11 +47,8 @@ def test_without_tracing_there_is_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "told"),
-    [
-        ("stalled", True), ("failed", True), ("going on", False), ("starting", False),
-        ("slow", False),
-    ],
-)  # fmt: skip
+    [(kind, kind in ("stalled", "failed")) for kind in ("stalled", "failed", *OTHERS)],
+)
 def test_what_the_job_said_is_below_the_error(live: dict[str, Any], kind: str, told: bool) -> None:
     """Once, however often it passes; what explains no failure is not there."""
     live["said"] = {"kind": kind, "summary": "Rank 1 never joined."}

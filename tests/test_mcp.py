@@ -54,9 +54,8 @@ def test_a_session_from_its_beginning_to_its_end(job: str) -> None:
         call(7, "diff", a=job, b=job), request(8, "ping"),
     )  # fmt: skip
     assert [(one["jsonrpc"], one["id"]) for one in answers] == [("2.0", n) for n in range(1, 9)]
-    hello, listed, diagnosed, viewed, stats, jobs, differences, pong = (
-        one["result"] for one in answers
-    )
+    results = [one["result"] for one in answers]
+    hello, listed, diagnosed, viewed, stats, jobs, differences, pong = results
     assert hello["protocolVersion"] == "2025-06-18"
     assert hello["serverInfo"] == {"name": "disttrace", "version": disttrace.__version__}
     assert [tool["name"] for tool in listed["tools"]] == TOOLS
@@ -76,15 +75,12 @@ def test_what_lies_here_is_packed_and_what_runs_here_is_looked_at(job: str, tmp_
     """The one tool that writes says so; of a job that does not run here a sentence tells."""
     target = tmp_path / "packed" / "job.tar.gz"
     target.parent.mkdir()
-    listed, packed, refused, attached = (
-        one["result"]
-        for one in said(
-            request(1, "tools/list"),
-            call(2, "collect", path=job, output=str(target)),
-            call(3, "collect", path=job, output=str(tmp_path / "job.zip")),
-            call(4, "attach", job="of no name"),
-        )
-    )
+    answers = said(
+        request(1, "tools/list"), call(2, "collect", path=job, output=str(target)),
+        call(3, "collect", path=job, output=str(tmp_path / "job.zip")),
+        call(4, "attach", job="of no name"),
+    )  # fmt: skip
+    listed, packed, refused, attached = (one["result"] for one in answers)
     writes = [t["name"] for t in listed["tools"] if not t["annotations"]["readOnlyHint"]]
     assert writes == ["collect"]
     assert packed["structuredContent"]["journals"] == 2

@@ -56,10 +56,8 @@ class Environment:
 
     def pip(self, *args: str) -> Outcome:
         """Run this environment's pip on it, without a network."""
-        pip = [
-            sys.executable, "-m", "pip", "--disable-pip-version-check", "--python",
-            str(self.python),
-        ]  # fmt: skip
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+        pip += ["--python", str(self.python)]
         environ = clean_environ(PIP_NO_INDEX="1", PIP_NO_INPUT="1")
         return run_program([*pip, *args], environ, 240, cwd=self.folder).check()
 
@@ -123,10 +121,8 @@ def test_the_wheel_holds_both_packages_and_the_start_up_files(built: Built) -> N
     }  # fmt: skip
     assert {"disttrace/py.typed", "disttrace_viewer/py.typed"} <= set(names)
     assert "disttrace/commands/shell/sitecustomize.py" in names
-    assert [name for name in names if name.endswith((".pth", ".start"))] == [
-        "disttrace.pth",
-        "disttrace.start",
-    ]
+    starts = [name for name in names if name.endswith((".pth", ".start"))]
+    assert starts == ["disttrace.pth", "disttrace.start"]
 
 
 def test_the_wheel_brings_a_manual_page(built: Built) -> None:

@@ -24,10 +24,8 @@ def written(folder: Path, text: str) -> project.Table:
 @needs_toml
 def test_precedence_is_argument_environment_project_default(tmp_path: Path) -> None:
     """Each source is told, lists and numbers are TOML's, and children get what holds."""
-    table = written(
-        tmp_path,
-        '[tool.disttrace]\nstall = 3.5\nmax_mb = 7\nquiet = true\nexport = ["json", "otlp"]\n',
-    )
+    text = 'stall = 3.5\nmax_mb = 7\nquiet = true\nexport = ["json", "otlp"]\n'
+    table = written(tmp_path, f"[tool.disttrace]\n{text}")
     config, complaints = resolve({"stall": 1.5}, {"DISTTRACE_MAX_MB": "9"}, table)
     assert complaints == []
     assert (config.stall, config.max_mb, config.quiet) == (1.5, 9, True)
@@ -58,16 +56,13 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, text: str, sentence: str)
     assert config.stall == 10.0
 
 
-@pytest.mark.parametrize("text", ["", "[project]\nname = 'x'\n", "not TOML at all ["])
-def test_a_file_that_does_not_mention_us_is_not_parsed(tmp_path: Path, text: str) -> None:
-    """Whatever else is wrong with it is not for us to say."""
-    table = written(tmp_path, text)
-    assert (table.values, table.complaints) == ({}, ())
-
-
-def test_no_file_and_a_fifo_hold_nothing_up(tmp_path: Path) -> None:
-    """A FIFO of that name would wait for a writer."""
+def test_a_file_that_does_not_mention_us_is_not_parsed(tmp_path: Path) -> None:
+    """Whatever else is wrong with it is not for us to say; a FIFO would wait for a writer."""
     assert not project.read(str(tmp_path)).values
+    for text in ("", "[project]\nname = 'x'\n", "not TOML at all ["):
+        table = written(tmp_path, text)
+        assert (table.values, table.complaints) == ({}, ())
+    (tmp_path / "pyproject.toml").unlink()
     os.mkfifo(tmp_path / "pyproject.toml")
     assert not project.read(str(tmp_path)).values
 

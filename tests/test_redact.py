@@ -209,6 +209,5 @@ LEVELS = (
 
 def test_names_tell_by_their_last_word() -> None:
     for level, names in enumerate(LEVELS):
-        assert {name: level_of(name) for name in names.split()} == dict.fromkeys(
-            names.split(), level
-        )
+        words = names.split()
+        assert {name: level_of(name) for name in words} == dict.fromkeys(words, level)

@@ -95,11 +95,9 @@ def test_limits_of_stores(tmp_path: Path, core: str) -> None:
     begins = [r for p in tmp_path.rglob("*.ops.jsonl") for r in records(p) if "k" in r]
     given = [(b["k"], b.get("a")) for b in begins]
     assert given == [
-        (["a"], {"args": {"timeout": 0.25}}),
-        (["b"], {"args": {"timeout": 0.5}}),
-        ("a", None),
+        (["a"], {"args": {"timeout": 0.25}}), (["b"], {"args": {"timeout": 0.5}}), ("a", None),
         (["a"], None),
-    ]
+    ]  # fmt: skip
     stores = [r for p in tmp_path.rglob("*.defs.jsonl") for r in records(p)]
     assert [r["timeout"] for r in stores if r.get("def") == "store" and "timeout" in r] == [7e9]
 

@@ -39,6 +39,7 @@ def test_a_function_is_traced_while_it_runs(tmp_path: Path) -> None:
 
     @disttrace.trace(tmp_path)
     def count(n: int) -> int:
+        """Count down."""
         dist.HashStore().set(str(n), "value")
         if n < 0:
             raise ValueError(n)

@@ -27,8 +27,8 @@ def test_aborted_is_not_completed() -> None:
     device.entries[1]["state"] = "completed"
     device.poll(2)
     assert [device.ends(one) for one in (over, hung, other)] == [[b"c"], [b"e"], []]
-    assert any(line.startswith(b'{"e":%d,' % hung.n) and b'"x"' in line
-               for line in device.journal.lines)  # fmt: skip
+    lines = device.journal.lines
+    assert any(line.startswith(b'{"e":%d,' % hung.n) and b'"x"' in line for line in lines)
 
 
 @pytest.mark.parametrize("mode", ["1", "2"])

@@ -51,11 +51,9 @@ def meet(group):  # as a kernel that waits for the others: no call of torch that
 """
 IMITATIONS = {
     "vllm/distributed/device_communicators/pynccl.py": PYNCCL,
-    "sglang/srt/distributed/device_communicators/pynccl.py": PYNCCL,
-    "deep_ep/buffer.py": DEEP_EP,
-    "deep_ep/__init__.py": "from deep_ep.buffer import Buffer\n",
-    "symmetric.py": SYMMETRIC,
-}
+    "sglang/srt/distributed/device_communicators/pynccl.py": PYNCCL, "deep_ep/buffer.py": DEEP_EP,
+    "deep_ep/__init__.py": "from deep_ep.buffer import Buffer\n", "symmetric.py": SYMMETRIC,
+}  # fmt: skip
 START = """
 import os, sys, time
 import disttrace
@@ -107,11 +105,9 @@ def imitated(tmp_path: Path) -> Path:
 def environ_of(tmp_path: Path, imitated: Path, rank: int) -> dict[str, str]:
     """For one rank."""
     return clean_environ(
-        DISTTRACE_DIR=str(tmp_path / "out"),
-        PYTHONPATH=str(imitated),
-        MEET=str(tmp_path / "meet"),
+        DISTTRACE_DIR=str(tmp_path / "out"), PYTHONPATH=str(imitated), MEET=str(tmp_path / "meet"),
         NUMBER=str(rank),
-    )
+    )  # fmt: skip
 
 
 REAL_SYMMETRIC = "import torch.distributed._symmetric_memory as module\n"

@@ -29,12 +29,10 @@ def recorder(tmp_path: Path) -> Recorder:
         return JournalWriter(str(tmp_path), "j", max_bytes=2**24, window=made.core.new_window)
 
     made = Recorder(
-        t0=0,
-        process=lambda: "p",
-        open_journal=open_journal,
+        t0=0, process=lambda: "p", open_journal=open_journal,
         opening=lambda: [{"def": "process", "process": "p"}],
         on_failure=lambda error: pytest.fail(str(error)),
-    )
+    )  # fmt: skip
     return made
 
 
@@ -53,9 +51,8 @@ def test_definitions_of_stores_and_groups_come_to_an_end(
     assert alive[0].n == 1
     assert alive[-1].n < 0
     assert alive[-1].stream_counter("send", 1, 7, "gloo", new=not recorder.exhausted) is None
-    call, extra = recorder.call(
-        "x", synchronous=True, counter=None, kind="collective", group=alive[-1].n
-    )
+    last = alive[-1].n
+    call, extra = recorder.call("x", synchronous=True, counter=None, kind="collective", group=last)
     assert (call.group, extra) == (None, b"")
     recorder.close()
     (journal,) = read_journals(tmp_path)
@@ -133,10 +130,7 @@ print("more blocks of memory:", blocks(4000) - before > 4000)
 def test_stores_that_went_away_keep_no_memory(tmp_path: Path) -> None:
     """Nor do the calls on them, with both cores: as untraced."""
     for on, core in (("0", "c"), ("1", "c"), ("1", "python")):
-        variables = {
-            "DISTTRACE": on,
-            "DISTTRACE_CORE": core,
-            "DISTTRACE_DIR": str(tmp_path / "out"),
-        }
+        out = str(tmp_path / "out")
+        variables = {"DISTTRACE": on, "DISTTRACE_CORE": core, "DISTTRACE_DIR": out}
         outcome = preloaded("-c", STORES_FOR_EVER, timeout=120, **variables).check()
         assert outcome.stdout == "more blocks of memory: False\n", (on, core)

@@ -92,9 +92,8 @@ print(Handler.compared)
 
 @EACH_CORE
 def test_a_handler_of_the_programs_own_class_is_not_compared(tmp_path: Path, core: str) -> None:
-    bare, traced = (
-        preloaded("-W", "ignore", "-c", COMPARED, str(tmp_path), c).check() for c in ("", core)
-    )
+    words = ("-W", "ignore", "-c", COMPARED, str(tmp_path))
+    bare, traced = (preloaded(*words, one).check() for one in ("", core))
     assert bare.stdout  # Python itself may compare it
     assert traced.stdout == bare.stdout
     assert "no longer" not in traced.stderr

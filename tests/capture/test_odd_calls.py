@@ -306,9 +306,8 @@ def test_calls_without_a_caller_in_python(tmp_path: Path, core: str) -> None:
         *(*batches, "store.get"),
     ]
     calls = [call for call in journal.calls().values() if call.get("stack") is None]
-    assert {call["op"] for call in calls} == {
-        *("store.set", "all_reduce", "send", "HashStore", *batches)
-    }
+    names = {"store.set", "all_reduce", "send", "HashStore", *batches}
+    assert {call["op"] for call in calls} == names
 
 
 REMADE = """

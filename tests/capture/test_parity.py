@@ -185,10 +185,8 @@ def test_no_secret_is_written(tmp_path: Path, mask: str, patterns: str) -> None:
     # Newer interpreters show this line in a traceback, where nothing of ours is to be seen.
     start = "import importlib, runpy, sys; importlib.import_module('dist' 'trace.startup').main();"
     start += " sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-    words = [
-        "-c", start, str(PROGRAM_SECRETS), secret, "--password", "hunter2",
-        "--db=pg://u:hunter2@db",
-    ]  # fmt: skip
+    url = "--db=pg://u:hunter2@db"
+    words = ["-c", start, str(PROGRAM_SECRETS), secret, "--password", "hunter2", url]
     variables = {"DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_MASK": mask}
     variables |= {"DISTTRACE": "1", "DISTTRACE_REDACT": patterns, "TMPDIR": str(tmp_path)}
     outcome = preloaded(*words, timeout=60.0, **variables)

@@ -64,8 +64,6 @@ def environment(semantics: str) -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory(prefix="standin-") as sockets:
         path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(FOLDER))))
         yield {
-            "STANDIN": sockets,
-            "STANDIN_TORCH": semantics,
-            "PYTHONPATH": path,
+            "STANDIN": sockets, "STANDIN_TORCH": semantics, "PYTHONPATH": path,
             "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
-        }
+        }  # fmt: skip

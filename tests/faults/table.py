@@ -28,9 +28,8 @@ def said(
         marks = (one.split(":") for one in lines.split())
         lines = {int(rank): tuple(names.split("|")) for rank, names in marks}
     sets = (culprits,) if or_else is None else (culprits, or_else)
-    return Expected(
-        kinds=tuple(kinds.split("|")), culprits=sets, waiting=waiting, lines=lines, words=words
-    )
+    of, said = tuple(kinds.split("|")), {"waiting": waiting, "lines": lines, "words": words}
+    return Expected(kinds=of, culprits=sets, **said)  # type: ignore[arg-type]
 
 
 # Everybody else is only ever a consequence: no row tolerates another finding without saying why.
@@ -176,11 +175,9 @@ STORE_KEY = (
 def _sudden_end(how: str, marker: str | None, *words: str) -> Row:
     """A rank that ends in one of many ways; where C ends it, no line can be known for sure."""
     return row(
-        11,
-        f"sudden_end.py --how {how}",
-        said("process_failed", (1,), {1: (marker,)} if marker else {}, *words),
-        ends="either",
-    )
+        11, f"sudden_end.py --how {how}",
+        said("process_failed", (1,), {1: (marker,)} if marker else {}, *words), ends="either",
+    )  # fmt: skip
 
 
 SUDDEN_END = (
@@ -406,11 +403,9 @@ WRONG_PEER = (
 def _store_server(options: str, culprits: tuple[int, ...], *words: str) -> Row:
     """Over a failed process nobody says that nothing is wrong."""
     return row(
-        26,
-        f"store_server.py {options}".strip(),
-        said("process_failed", culprits, "", *words),
+        26, f"store_server.py {options}".strip(), said("process_failed", culprits, "", *words),
         ends="ends",
-    )
+    )  # fmt: skip
 
 
 STORE_SERVER = (
@@ -445,11 +440,9 @@ _TWO_AT_ONCE = row(
 )
 
 _TWO_FILES = row(
-    9,
-    "rendezvous.py --file",
-    said("rendezvous_incomplete", (1,), "", "file://"),
+    9, "rendezvous.py --file", said("rendezvous_incomplete", (1,), "", "file://"),
     launch="--set 1:INIT_SUFFIX=b",
-)
+)  # fmt: skip
 
 
 _RESTART = "--nnodes 1 --start 1 --per-node {} --set 0:max-restarts=1"

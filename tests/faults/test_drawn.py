@@ -52,13 +52,11 @@ def test_a_run_is_drawn_from_seed_and_number_alone() -> None:
 
 
 FINDING = {
-    "kind": "missing_participant",
-    "culprit_ranks": [1],
-    "certainty": "certain",
+    "kind": "missing_participant", "culprit_ranks": [1], "certainty": "certain",
     "summary": "Rank 0 has been waiting at program.py:5 for 4.0 s.",
     "hint": "Look for uneven inputs.",
     "locations": [{"rank": 0, "file": "/run/program.py", "line": 5}],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -104,9 +102,8 @@ def test_places_times_and_advice_are_judged(
     text = '\n\ndist.barrier()\n\ndist.init_process_group("gloo")\n'
     monkeypatch.setattr("faults.drawn.executor.source", lambda _: text)
     kinds = frozenset({"missing_participant"})
-    faulty = Faulty(
-        Program(world=2, steps=1), Truth(name="t", kinds=kinds, guilty=frozenset({1}), **truth)
-    )
+    of = Truth(name="t", kinds=kinds, guilty=frozenset({1}), **truth)
+    faulty = Faulty(Program(world=2, steps=1), of)
     found = Run(faulty, (Said("live", (FINDING,), 1, age_s),), "").wrong
     assert [problem in one for one in found] == [True] if problem else not found
 

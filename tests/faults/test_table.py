@@ -20,12 +20,8 @@ REPEATED = "faults/restarted.py"
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_each_marker_is_in_its_program(row: Row) -> None:
     """A line that is expected is marked in the program, so that editing it moves both."""
-    wanted = {
-        marker
-        for expected in row.expected
-        for markers in expected.lines.values()
-        for marker in markers
-    }
+    lines = [markers for expected in row.expected for markers in expected.lines.values()]
+    wanted = {marker for markers in lines for marker in markers}
     assert wanted <= set(marked_lines(row.path))
 
 

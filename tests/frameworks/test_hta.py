@@ -41,10 +41,8 @@ def test_both_read_one_folder(tmp_path: Path) -> None:
     outcome = run_program([hta, tmp_path / "asked.py", made], clean_environ(), 120.0).check()
     (answer,) = (line for line in outcome.stdout.splitlines() if line.startswith("ANSWER "))
     assert orjson.loads(answer.removeprefix("ANSWER ")) == {
-        "calls": {"0": [6, 6], "1": [6, 6]},
-        "kernels": 0,
-        "overlap": 0,
-    }
+        "calls": {"0": [6, 6], "1": [6, 6]}, "kernels": 0, "overlap": 0,
+    }  # fmt: skip
     found = stats(made)
     assert {row["op"]: row["calls"] for row in found.operations.to_dicts()} == {
         "all_reduce": 12,

@@ -132,9 +132,8 @@ def rich(folder: Path) -> list[Journal]:
         journal.define("rendezvous", t=5 * MS, event="next", state="INIT", rank=0, node="n")
         journal.define("worker", t=5 * MS, pid=5, event="failed", rank=1, code=1, error="bad")
         async_call = journal.collective(group, "all_gather", asynchronous=True, splits=[[1, 2]])
-        sync = journal.call(
-            "store.get", kind="store", store=store, args={"timeout": 1.5}, stack=1, name="n"
-        )
+        keys: dict[str, Any] = {"args": {"timeout": 1.5}, "stack": 1, "name": "n"}
+        sync = journal.call("store.get", kind="store", store=store, **keys)
         n = journal.issue(async_call, 20 * MS, q=1, h=0, n=16, d=1000)
         journal.record(w=n, d=2000)
         journal.record(c=n, d=3000, g=5, z=7)

@@ -113,9 +113,8 @@ print(*(path for path, in listed if str(path).startswith(os.environ["DISTTRACE_D
 
 def rank(out: Path, *, umask: int = 0o22, **variables: str) -> str:
     """What a rank on one of two hosts says on standard error; it lists no folder of journals."""
-    environ: dict[str, Any] = {
-        **TWO_HOSTS, "DISTTRACE": "1", "DISTTRACE_DIR": str(out), **variables,
-    }  # fmt: skip
+    switch = {"DISTTRACE": "1", "DISTTRACE_DIR": str(out)}
+    environ: dict[str, Any] = {**TWO_HOSTS, **switch, **variables}
     ran = preloaded("-c", RANK, str(umask), **environ)
     assert ran.check().stdout == "\n"
     return ran.stderr

@@ -25,9 +25,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome, list[R
     traced = torchrun(script, 2, DISTTRACE="1", DISTTRACE_DIR=str(folder), DISTTRACE_QUIET="0")
     outcome = traced.check()
     exported = folder / "operations.jsonl"
-    python(
-        *("-m", "disttrace", "export", str(folder), "--format", "jsonl", "-o", str(exported))
-    ).check()
+    words = ("export", str(folder), "--format", "jsonl", "-o", str(exported))
+    python("-m", "disttrace", *words).check()
     return folder, outcome, [json.loads(line) for line in exported.read_text().splitlines()]
 
 

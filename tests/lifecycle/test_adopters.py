@@ -46,9 +46,8 @@ def test_a_program_that_waits_for_all_its_children_ends_as_ever(tmp_path: Path, 
     before = NAMESPACE if how == "first" else []
     runs = []
     for traced in "01":
-        environ = clean_environ(
-            DISTTRACE=traced, DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2"
-        )
+        out = str(tmp_path / "out")
+        environ = clean_environ(DISTTRACE=traced, DISTTRACE_DIR=out, DISTTRACE_STALL="2")
         runs.append(
             subprocess.Popen(
                 [*before, sys.executable, str(ADOPTS), how],
@@ -129,11 +128,8 @@ def test_the_companion_does_not_stay_as_a_child_of_whom_it_watches(tmp_path: Pat
         inherit=followed.append, finish=lambda: followed.append("finished"),
     )  # fmt: skip
     with path.open("r+b") as registry, (tmp_path / "log").open("w+b") as log:
-        serve(
-            [cast(Any, duty)],
-            JournalRegistry(str(path), registry.fileno()),
-            CompanionLog(log.fileno()),
-        )
+        own = JournalRegistry(str(path), registry.fileno())
+        serve([cast(Any, duty)], own, CompanionLog(log.fileno()))
     assert followed == [base, "finished"]
     assert (tmp_path / "log").read_text().startswith("no companion: ")
 

@@ -51,9 +51,8 @@ def test_a_program_with_a_stall_sees_nothing_of_the_companion(tmp_path: Path) ->
     """Like its untraced twin, and the companion, and what it starts, holds nothing of it."""
     runs = []
     for traced in "01":
-        environ = clean_environ(
-            DISTTRACE=traced, DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2"
-        )
+        out = str(tmp_path / "out")
+        environ = clean_environ(DISTTRACE=traced, DISTTRACE_DIR=out, DISTTRACE_STALL="2")
         folder = tmp_path / f"cwd{traced}"
         folder.mkdir()
         command = [sys.executable, "-c", PROGRAM]
@@ -88,9 +87,8 @@ def test_the_working_directory_can_be_unmounted_during_a_stall(tmp_path: Path) -
     subprocess.run(["mount", "-t", "tmpfs", "none", str(folder)], check=True)
     leaves = PROGRAM.replace('print("begun"', 'os.chdir("/"); print("begun"')
     environ = clean_environ(DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2")
-    process = subprocess.Popen(
-        [sys.executable, "-c", leaves], cwd=folder, env=environ, stdout=-1, stderr=-1
-    )
+    command = [sys.executable, "-c", leaves]
+    process = subprocess.Popen(command, cwd=folder, env=environ, stdout=-1, stderr=-1)
     try:
         wait_until(lambda: bool(companions(tmp_path / "out")), timeout=60)
         assert subprocess.run(["umount", str(folder)]).returncode == 0
@@ -184,7 +182,5 @@ def test_what_a_program_becomes_is_told(tmp_path: Path, how: str) -> None:
     assert [record["how"] for record in second.of("exit")] == ["exit"]
     found = survey([str(folder)])
     assert len(found.jobs) == 1
-    assert [(p.rank, p.exit.how if p.exit else None) for p in found.processes] == [
-        (1, "exec"),
-        (1, "exit"),
-    ]
+    ends = [(p.rank, p.exit.how if p.exit else None) for p in found.processes]
+    assert ends == [(1, "exec"), (1, "exit")]

@@ -45,13 +45,11 @@ IN_MAIN: list[tuple[str, int, Exits, Failures]] = [
     ("fails_after_a_console", 1, [("exception", 1)], FAILURE),
 ]  # fmt: skip
 IN_CHILD: list[tuple[str, str, int, Exits, Failures]] = [
-    ("fork", "use", 0, [("exit", 0)], []),
-    ("fork", "raises", 1, [("exception", 1)], FAILURE),
+    ("fork", "use", 0, [("exit", 0)], []), ("fork", "raises", 1, [("exception", 1)], FAILURE),
     ("fork", "leaves_at_once", 9, [("os._exit", 9)], []),
-    ("spawn", "raises", 1, [("exception", 1)], FAILURE),
-    ("spawn", "leaves", 7, [("exit", 7)], []),
+    ("spawn", "raises", 1, [("exception", 1)], FAILURE), ("spawn", "leaves", 7, [("exit", 7)], []),
     ("forkserver", "raises", 1, [("exception", 1)], FAILURE),
-]
+]  # fmt: skip
 
 
 def ends(journal: RawJournal) -> tuple[list[Any], list[Any]]:

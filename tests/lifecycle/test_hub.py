@@ -149,7 +149,7 @@ def test_without_the_server_each_speaks_by_its_order(store: TCPStore, join: Join
     assert elsewhere.speaks() == b""
 
 
-def leaves(port: int, serve: Callable[[], object]) -> threading.Thread:
+def leaves(port: int, serve: Callable[[], None]) -> threading.Thread:
     """The companion of a host whose processes failed, which goes after a while."""
     gone, place = Peers("z", lambda _: b"why"), [("127.0.0.1", port)]
     stay = partial(gone.stay, place, stay_s=60, serve=serve)

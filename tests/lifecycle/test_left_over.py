@@ -46,19 +46,11 @@ def launch(tmp_path: Path, how: str, **variables: str) -> list[subprocess.Popen[
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     port = str(free_port())
-    return [
-        subprocess.Popen(
-            [sys.executable, str(path), how],
-            env=clean_environ(
-                RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                OMP_NUM_THREADS="1", **variables,
-            ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
+    command = [sys.executable, str(path), how]
+    meet = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    given = {**meet, "OMP_NUM_THREADS": "1", **variables}
+    environs = [clean_environ(RANK=str(rank), **given) for rank in range(2)]
+    return [subprocess.Popen(command, env=e, stdout=-1, stderr=-1, text=True) for e in environs]
 
 
 def outcome(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:

@@ -114,9 +114,8 @@ def _starting(folder: Path, rank: int, size: int, *, comes: bool) -> Merged:
     if comes:
         init = journal.call("init_process_group", kind="composed", args={"backend": "gloo"})
         args = {"rank": rank, "size": size, "timeout": 1800.0}
-        made = journal.call(
-            "ProcessGroupGloo", kind="constructor", store=store, stack=stack, args=args
-        )
+        keys = {"store": store, "stack": stack, "args": args}
+        made = journal.call("ProcessGroupGloo", kind="constructor", **keys)
         journal.begin(made, t=2 * MS, p=journal.begin(init, t=MS))
     return of_journals([str(folder / f"{rank}")], window=WINDOW)
 

@@ -120,11 +120,9 @@ def test_a_sign_of_another_thread_does_not_bring_it_back(thread: dict[str, int],
 
 def test_on_a_device_the_time_that_it_measured_counts() -> None:
     assert held(
-        {"b": 1, "t": 100, "s": 4, "q": 1},
-        {"c": 1, "d": 10, "g": 5, "z": 8},
-        {"b": 2, "t": 105, "s": 4, "q": 2},
-        {"c": 2, "d": 95, "g": 5, "z": 20},
-    ) == [(2, 70, 20)], "its kernel began at 180, 70 after the one before was over"
+        {"b": 1, "t": 100, "s": 4, "q": 1}, {"c": 1, "d": 10, "g": 5, "z": 8},
+        {"b": 2, "t": 105, "s": 4, "q": 2}, {"c": 2, "d": 95, "g": 5, "z": 20},
+    ) == [(2, 70, 20)], "its kernel began at 180, 70 after the one before was over"  # fmt: skip
 
 
 def test_a_place_is_operation_and_line_the_same_on_all_hosts() -> None:
@@ -379,9 +377,8 @@ def test_the_sentence_says_who_whom_how_much_since_when(monkeypatch: pytest.Monk
         "(31 rank hours so far; false alarm rate 1 in 10,000 rank hours)"
     )
     host = [replace(slow_rank(rank), waiting=(*range(8), 17 - rank)) for rank in (8, 9)]
-    assert slow.summary(host, "node7", {}).startswith(
-        "host node7 (ranks 8, 9) has made 8 others wait 10 % of the time since 14:05 ("
-    )
+    told = "host node7 (ranks 8, 9) has made 8 others wait 10 % of the time since 14:05 ("
+    assert slow.summary(host, "node7", {}).startswith(told)
     said = slow.object_of([slow_rank(22)], "text", places, {22: "p"})
     assert said["finding"]["culprits"] == ["p"]
     assert said["finding"]["locations"][0]["line"] == 40

@@ -135,9 +135,8 @@ def test_a_failure_elsewhere_is_told(tmp_path: Path) -> None:
         command += ["--set", f"{rank}:DISTTRACE_DIR={tmp_path / str(rank)}"]
     environ = clean_environ(DISTTRACE="1", DISTTRACE_STALL="4", OMP_NUM_THREADS="1")
     with (tmp_path / "stderr").open("wb") as errors:
-        process = subprocess.Popen(
-            [*command, str(faults / "store_key.py")], env=environ, stderr=errors
-        )
+        command = [*command, str(faults / "store_key.py")]
+        process = subprocess.Popen(command, env=environ, stderr=errors)
     try:
         wait_until(lambda: "disttrace: more:" in stderr(tmp_path), timeout=90)
         assert "disttrace: stalled: Rank 1 failed first: ValueError: the shard is" in stderr(

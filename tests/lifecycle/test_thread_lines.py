@@ -119,10 +119,8 @@ def test_at_most_64_threads(make: Callable[[], Reader], stands: Callable[[int], 
 def test_any_name(make: Callable[[], Reader]) -> None:
     """Of files and functions, as they are."""
     file, over, ready = (
-        'a "b", line 3 in c\u00e9\u20ac\U0001f600\udc80.py',
-        threading.Event(),
-        threading.Event(),
-    )
+        'a "b", line 3 in c\u00e9\u20ac\U0001f600\udc80.py', threading.Event(), threading.Event(),
+    )  # fmt: skip
     scope: dict[str, Callable[..., None]] = {}
     exec(compile("def caf\u00e9(r, o):\n r()\n o()", file, "exec"), scope)
     thread = threading.Thread(target=scope["caf\u00e9"], args=(ready.set, over.wait))

@@ -31,12 +31,8 @@ class Bench:
 
     def _open(self) -> JournalWriter:
         self.opened += 1
-        return JournalWriter(
-            str(self.folder),
-            f"j{self.opened}",
-            max_bytes=self._max_bytes,
-            window=self.recorder.core.new_window,
-        )
+        keys: Any = {"max_bytes": self._max_bytes, "window": self.recorder.core.new_window}
+        return JournalWriter(str(self.folder), f"j{self.opened}", **keys)
 
     def journal(self) -> RawJournal:
         (journal,) = read_journals(self.folder)

@@ -93,16 +93,14 @@ if __name__ == "__main__":
             [one.join() for one in made]
 """
 WAITS = {
-    "all_reduce": "dist.all_reduce(torch.ones(4))",
-    "barrier": "dist.barrier()",
+    "all_reduce": "dist.all_reduce(torch.ones(4))", "barrier": "dist.barrier()",
     "work": "dist.all_reduce(torch.ones(4), async_op=True).wait()",
     "subgroup": "dist.all_gather([torch.empty(2) for _ in range(world)], torch.ones(2), group)",
     "object": "dist.all_gather_object([None] * world, 'x')",
     "functional": "print(functional.all_reduce(torch.ones(4), 'sum', group).sum().item())",
     "backward": "model = DDP(torch.nn.Linear(4, 4))\nmodel(torch.ones(4)).sum().backward()",
-    "monitored": "dist.monitored_barrier(group)",
-    "creation": "dist.new_group(list(range(world)))",
-}
+    "monitored": "dist.monitored_barrier(group)", "creation": "dist.new_group(list(range(world)))",
+}  # fmt: skip
 """What the others wait in."""
 
 UNRECORDED = ("monitored", "creation", "recv_idle")
@@ -188,9 +186,8 @@ def started(folder: Path, launcher: str, ranks: int, server: str) -> list[subpro
     elif launcher == "variables":
         shared = {**environ, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
         shared["WORLD_SIZE"] = str(ranks)
-        commands = [
-            ([sys.executable, "train.py"], {**shared, "RANK": str(rank)}) for rank in range(ranks)
-        ]
+        envs = ({**shared, "RANK": str(rank)} for rank in range(ranks))
+        commands = [([sys.executable, "train.py"], env) for env in envs]
     else:
         commands = [([sys.executable, "train.py", launcher, str(ranks), port], environ)]
     output = (folder / "output").open("wb")

@@ -108,12 +108,10 @@ def drawn(dice: random.Random) -> list[Line]:
 def changed(lines: list[Line], change: str, dice: random.Random) -> tuple[list[Line], set[int]]:
     """The program with one change, and the numbers of the lines that it is about."""
     fits: dict[str, Callable[[Line], Any]] = {
-        "dtype": lambda one: one.call in TYPED,
-        "reduce": lambda one: one.call == "all_reduce",
-        "root": lambda one: one.call == "broadcast",
-        "size": lambda one: one.call != "barrier",
+        "dtype": lambda one: one.call in TYPED, "reduce": lambda one: one.call == "all_reduce",
+        "root": lambda one: one.call == "broadcast", "size": lambda one: one.call != "barrier",
         "late": lambda one: one.every == 1 and one.call != "message",
-    }
+    }  # fmt: skip
     fit = fits.get(change)
     places = [i for i, one in enumerate(lines) if fit is None or fit(one)]
     if change == "swap":

@@ -67,9 +67,8 @@ def run(world: int, *arguments: str, seconds: float = 0.0, digest: int = 0) -> R
             command, env=environ, capture_output=True, text=True, timeout=120 + seconds,
             check=False,
         )  # fmt: skip
-        begun = sum(
-            path.read_bytes().count(b'\n{"b":') for path in Path(folder, "out").glob("*.ops.jsonl")
-        )
+        files = Path(folder, "out").glob("*.ops.jsonl")
+        begun = sum(path.read_bytes().count(b'\n{"b":') for path in files)
         stamps = [float(at) for at in re.findall(r"MUTATED (\d+\.\d+)", ended.stderr)]
         said = [one for one in verdicts(Path(folder)) if one["kind"] == "diverged"]
         stderr, aborted = ended.stderr, "EnforceNotMet" in ended.stderr

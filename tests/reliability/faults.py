@@ -146,9 +146,8 @@ def main() -> int:
     here = [row for row in wanted if able(row)]
     if options.backend == "standin":
         here = [row for row in here if standin.makes_sense(row)]
-    one = functools.partial(
-        run, backend=options.backend, semantics=options.semantics, losses=options.losses
-    )
+    keys = {name: getattr(options, name) for name in ("backend", "semantics", "losses")}
+    one = functools.partial(run, **keys)
     outcomes = []
     with ThreadPoolExecutor(options.jobs) as pool:
         for outcome in pool.map(one, here * options.repeat):

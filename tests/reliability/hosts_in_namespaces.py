@@ -232,12 +232,10 @@ def row(case: str, all_of: Sequence[Judge], *, same_keys: bool) -> tuple[str, bo
     when = [f"{at:.1f} s{f' ({lacks})' if lacks else ''}" for at, lacks, _ in served]
     times = sorted(alone.values())
     cells = [
-        f"{count}",
-        case,
-        "; ".join(when) or "not",
+        f"{count}", case, "; ".join(when) or "not",
         f"{len(times)} at {times[0]:.1f} to {times[-1]:.1f} s" if times else "none",
         "same" if same_keys else "OTHERS",
-    ]
+    ]  # fmt: skip
     return f"| {' | '.join([*cells, 'yes' if good else 'NO'])} |", good
 
 

@@ -37,11 +37,9 @@ ASSERT_PURE = "assert name == 'python', why"
 
 
 def run(
-    *words: str | Path,
-    cwd: Path = ROOT,
-    fine: Sequence[int] = (0,),
+    *words: str | Path, cwd: Path = ROOT, fine: Sequence[int] = (0,),
     environ: Mapping[str, str] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """A step; CalledProcessError ends everything."""
     print("$", *words, flush=True)
     done = subprocess.run(words, cwd=cwd, env={**os.environ, **(environ or {})})

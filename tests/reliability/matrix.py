@@ -82,11 +82,8 @@ for step in range(40):
 """
 )
 CRASH = HEAD + STEPS + "if rank == 1:\n    raise ValueError('bad')  # HERE\ndist.all_reduce(ones)\n"
-KILL = (
-    HEAD
-    + STEPS
-    + "if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\ndist.all_reduce(ones)\n"
-)
+_KILLED = "if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\ndist.all_reduce(ones)\n"
+KILL = HEAD + STEPS + _KILLED
 SLOW = (
     HEAD
     + "for step in range(60):\n    if rank == 1:\n        time.sleep(0.06)\n"

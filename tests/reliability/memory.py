@@ -127,11 +127,9 @@ def measured(arguments: tuple[str, ...], folder: Path) -> tuple[float, int | Non
         words = [word.format(out=out) for word in arguments]
         begun = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-m", "disttrace", *words, str(folder)],
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-            start_new_session=True,
-        )
+            [sys.executable, "-m", "disttrace", *words, str(folder)], stdout=subprocess.DEVNULL,
+            stderr=said, start_new_session=True,
+        )  # fmt: skip
         status, usage = None, None
         while status is None and time.monotonic() - begun < SECONDS:
             pid, found, usage = os.wait4(process.pid, os.WNOHANG)

@@ -59,9 +59,8 @@ def outcome(number: int, traced: bool, *, own: bool) -> str:
         program.write_text(PROGRAM)
         tracing = {"DISTTRACE": "1", "DISTTRACE_DIR": f"{folder}/out"} if traced else {}
         arguments = (way, str(until), "own" if own else "shared")
-        done = torchrun(
-            program, 3, *arguments, options=("--max-restarts", "3"), timeout=LIMIT_S, **tracing
-        )
+        keys = {"options": ("--max-restarts", "3"), "timeout": LIMIT_S, **tracing}
+        done = torchrun(program, 3, *arguments, **keys)  # type: ignore[arg-type]
     attempts = Counter(line for line in done.stdout.splitlines() if line.startswith("attempt"))
     ended = "hung" if done.hung else f"exit {done.code}"
     return f"{way} until {until}: {ended}, {len(attempts)} attempts"

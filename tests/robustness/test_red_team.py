@@ -9,11 +9,9 @@ import pytest
 from reliability.red_team import attacks, run
 
 SLICE = (
-    "signals.waited_for_by_main",
-    "files.errors_into_a_full_pipe",
-    "files.background_of_a_terminal",
+    "signals.waited_for_by_main", "files.errors_into_a_full_pipe", "files.background_of_a_terminal",
     "torch_state.function_modes",
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("attack", SLICE)

@@ -106,18 +106,16 @@ print("silent")
 def test_a_silent_program_is_not_ended_by_what_we_print(tmp_path: Path, kind: str) -> None:
     """Where stderr has no reader or no room, and the program has the signals of that end it."""
     given: dict[str, Any] = {"DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_QUIET": "0"}
-    bare, traced = (
-        preloaded("-c", _SILENT, kind, tmp_path / "err", DISTTRACE=on, **given) for on in "01"
-    )
+    words = ("-c", _SILENT, kind, tmp_path / "err")
+    bare, traced = (preloaded(*words, DISTTRACE=on, **given) for on in "01")
     assert (bare.code, bare.stdout) == (0, "silent\n")
     assert (traced.code, traced.stdout) == (bare.code, bare.stdout)
 
 
 def test_every_operation_begun_is_in_its_journal() -> None:
     """Six runs in which a random rank is killed at a random instant, read by the viewer."""
-    outcome = python(
-        ROOT / "tests" / "reliability" / "kill_runs.py", "--runs", "6", "--seed", "7"
-    ).check()
+    script = ROOT / "tests" / "reliability" / "kill_runs.py"
+    outcome = python(script, "--runs", "6", "--seed", "7").check()
     assert outcome.stdout.startswith("6 runs, 18 journals, ")
     assert outcome.stdout.endswith(": 0 lost, 0 journals not read\n")
 

@@ -62,9 +62,8 @@ print(tensor.tolist(), disttrace.is_installed())
 @pytest.mark.parametrize("how", ["former", "imported", "anew", "mock"])
 def test_patches_of_another_copy_are_taken_off(tmp_path: Path, core: str, how: str) -> None:
     """Whichever copy is asked; what a mock puts back later passes on, and records nothing."""
-    done = preloaded(
-        "-c", ANEW, how, ROOT / "tests", DISTTRACE_CORE=core, DISTTRACE_DIR=str(tmp_path)
-    ).check()
+    words = ("-c", ANEW, how, ROOT / "tests")
+    done = preloaded(*words, DISTTRACE_CORE=core, DISTTRACE_DIR=str(tmp_path)).check()
     left = "['ProcessGroup.allreduce']" if how == "mock" else "[]"
     assert done.stdout == f"{left}\n[3.0, 3.0] False\n"
     journals = [*tmp_path.glob("*.defs.jsonl")]

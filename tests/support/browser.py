@@ -72,11 +72,8 @@ class Browser:
         """Wait for an expression to become true."""
         limit = time.monotonic() + LIMIT_S
         while not self.run(f"Boolean({script})"):
-            assert time.monotonic() < limit, (
-                script,
-                self.complaints,
-                self.run("document.body.innerText"),
-            )
+            shown = self.run("document.body.innerText")
+            assert time.monotonic() < limit, (script, self.complaints, shown)
             time.sleep(0.03)
 
     def settle(self) -> None:

@@ -85,12 +85,8 @@ def outcome(folder: Path, look: Look = nobody_knows) -> tuple[int, set[int], dic
     verdict = verdict_on(trace, look=look)
     case, findings = verdict.case, verdict.findings
     found = orjson.loads(orjson.dumps(report(case, findings)))
-    blamed = {
-        rank
-        for one in found["findings"]
-        if one["severity"] != "note"
-        for rank in one["culprit_ranks"]
-    }
+    serious = [one["culprit_ranks"] for one in found["findings"] if one["severity"] != "note"]
+    blamed = {rank for ranks in serious for rank in ranks}
     return 1 if not healthy(findings) else 2 if case.incomplete else 0, blamed, found
 
 

@@ -153,11 +153,9 @@ def _active(one: Rank, fault: Fault) -> list[Issued]:
 
 
 def _met(
-    key: Key,
-    ranks: Sequence[Rank],
-    groups: Mapping[str, Sequence[int]],
+    key: Key, ranks: Sequence[Rank], groups: Mapping[str, Sequence[int]],
     at: Mapping[Key, Mapping[int, Issued]],
-) -> bool:
+) -> bool:  # fmt: skip
     """Whether all that take part are at it, with the same operation, or through it."""
     members = key[1:3] if key[0] == "message" else groups[key[1]]
     ops = set()

@@ -15,11 +15,9 @@ def on_terminal(
     """What a command writes to a terminal; ``only_errors``: its standard error alone."""
     lead, follow = pty.openpty()
     process = subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL if only_errors else follow,
-        stderr=follow,
+        command, stdout=subprocess.DEVNULL if only_errors else follow, stderr=follow,
         env={**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **environ},
-    )
+    )  # fmt: skip
     os.close(follow)
     found = b""
     try:

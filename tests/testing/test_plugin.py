@@ -235,12 +235,10 @@ def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
     )
     (tmp_path / "test_it.py").write_text(text)
     process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "test_it.py", "-p", "no:cacheprovider"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
+        [sys.executable, "-m", "pytest", "test_it.py", "-p", "no:cacheprovider"], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL,
         start_new_session=True,
-    )
+    )  # fmt: skip
     try:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:

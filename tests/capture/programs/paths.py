@@ -87,9 +87,8 @@ def native_issued(dist: Any, torch: Any) -> None:
     from torch.distributed import _functional_collectives
 
     _functional_collectives.all_reduce(x, "sum", dist.group.WORLD).sum().item()
-    thread = threading.Thread(
-        target=lambda: functional.wait_tensor(functional.broadcast(x, 0, name))
-    )
+    wait = functional.wait_tensor
+    thread = threading.Thread(target=lambda: wait(functional.broadcast(x, 0, name)))
     thread.start()
     thread.join()
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))

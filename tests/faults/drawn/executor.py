@@ -264,11 +264,9 @@ def _fork(
     if environ["MASTER_PORT"] == "{free}":
         environ["MASTER_PORT"] = str(free_port())
     return zygote.start(
-        program=str(script),
-        folder=str(folder / "journals"),
-        output=str(folder / f"output{rank}"),
+        program=str(script), folder=str(folder / "journals"), output=str(folder / f"output{rank}"),
         environ=environ,
-    )
+    )  # fmt: skip
 
 
 def _launcher(
@@ -282,11 +280,8 @@ def _launcher(
     }  # fmt: skip
     command = [sys.executable, str(script)]
     if program.launch == SPAWN:
-        environment |= {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-            "WORLD_SIZE": str(program.world),
-        }
+        meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        environment |= {**meet, "WORLD_SIZE": str(program.world)}
     else:
         way = "--standalone" if program.launch == STANDALONE else f"--master-port={port}"
         size = f"--nproc-per-node={program.world}"

@@ -29,11 +29,9 @@ def accelerate(draw: random.Random, world: int) -> Layer:
 def fabric(draw: random.Random, world: int) -> Layer:
     """Lightning's Fabric over the group that is there."""
     acts = (
-        "fabric.all_reduce(torch.ones(3))",
-        "fabric.all_gather(torch.ones(3))",
-        "fabric.backward(wrapped(torch.ones(2, 4)).sum())",
-        "fabric.barrier()",
-    )
+        "fabric.all_reduce(torch.ones(3))", "fabric.all_gather(torch.ones(3))",
+        "fabric.backward(wrapped(torch.ones(2, 4)).sum())", "fabric.barrier()",
+    )  # fmt: skip
     return Layer(
         (
             "from lightning.fabric import Fabric",

@@ -59,13 +59,11 @@ def _local(layer: Layer) -> bool:
 def compose(world: int, steps: int, layers: Sequence[Layer], launch: str = BARE) -> Program:
     """A program of these layers, one after the other in each step."""
     return Program(
-        world=world,
-        steps=steps,
-        launch=launch,
+        world=world, steps=steps, launch=launch,
         setup=tuple(line for layer in layers for line in layer.setup),
         body=tuple(act for layer in layers for act in layer.acts),
         ending=(*(line for layer in layers for line in layer.ending), *ENDING),
-    )
+    )  # fmt: skip
 
 
 def healthy(draw: random.Random, *, frameworks: bool = False) -> Program:

@@ -126,11 +126,9 @@ def swap(draw: random.Random, program: Program) -> Faulty | None:
     step = draw.randrange(program.steps)
     # The second act of that rank is left out by taking both in one place.
     both = Act(
-        kind=COLLECTIVE,
-        template="[{one}, {two}]",
-        fields={"one": one.code(), "two": two.code()},
+        kind=COLLECTIVE, template="[{one}, {two}]", fields={"one": one.code(), "two": two.code()},
         members=one.members,
-    )
+    )  # fmt: skip
     body = (*program.body[:index], both, *program.body[index + 2 :])
     turned = f"[{two.code()}, {one.code()}]"
     return changed(
@@ -195,11 +193,8 @@ def forks(draw: random.Random, program: Program) -> Faulty | None:
 
 def wrong_root(draw: random.Random, program: Program) -> Faulty | None:
     """One rank names another root."""
-    able = [
-        i
-        for i, a in enumerate(program.body)
-        if "{root}" in a.template and "object" not in a.template
-    ]
+    acts = [(i, act.template) for i, act in enumerate(program.body)]
+    able = [i for i, text in acts if "{root}" in text and "object" not in text]
     if not able:
         return None
     index = draw.choice(able)

@@ -132,11 +132,9 @@ def _act(program: Program, index: int, act: Act) -> list[str]:
         here = f"rank == {change.rank} and {now}"
         if change.instead is not None:
             lines = [
-                f"if {here}:",
-                *(f"    {line}" for line in (*change.instead, "pass")),
-                "else:",
+                f"if {here}:", *(f"    {line}" for line in (*change.instead, "pass")), "else:",
                 f"    {act.code()}",
-            ]
+            ]  # fmt: skip
         if change.before:
             lines = [f"if {here}:", *(f"    {line}" for line in change.before), *lines]
         if change.after:

@@ -11,17 +11,14 @@ from faults.drawn.truth import Faulty, Truth
 
 def late_start(draw: random.Random, program: Program) -> Faulty | None:
     """One rank comes some seconds late to the rendezvous: nothing is wrong."""
-    return Faulty(
-        program.but(late={draw.randrange(program.world): 2.5}),
-        Truth(name="late start", hangs=False),
-    )
+    late = {draw.randrange(program.world): 2.5}
+    return Faulty(program.but(late=late), Truth(name="late start", hangs=False))
 
 
 def slow_imports(draw: random.Random, program: Program) -> Faulty | None:
     """One rank imports for long, as from a busy file server, while others wait for it."""
-    return Faulty(
-        program.but(imports_s={draw.randrange(program.world): 10.0}), Truth(name="slow imports")
-    )
+    imports_s = {draw.randrange(program.world): 10.0}
+    return Faulty(program.but(imports_s=imports_s), Truth(name="slow imports"))
 
 
 def tried_again(draw: random.Random, program: Program) -> Faulty | None:

@@ -21,9 +21,7 @@ def loop(config):
 ours = {name: value for name, value in os.environ.items() if name.startswith("DISTTRACE")}
 ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": ours})
 TorchTrainer(
-    loop,
-    train_loop_config={"hang": "hang" in sys.argv},
-    torch_config=TorchConfig(backend="gloo"),
+    loop, train_loop_config={"hang": "hang" in sys.argv}, torch_config=TorchConfig(backend="gloo"),
     scaling_config=train.ScalingConfig(num_workers=2),
     run_config=train.RunConfig(storage_path=os.environ["DISTTRACE_DIR"] + "-ray"),
-).fit()
+).fit()  # fmt: skip

@@ -77,10 +77,8 @@ def main(how: str, fault: str) -> int:
             while len(list(folder.glob("ready*"))) < WORLD and time.monotonic() < deadline:
                 time.sleep(0.1)
             pids = [str(one.pid) for one in ranks]
-            look = [
-                os.environ.get("LOOKER", sys.executable), "-m", "disttrace", "attach", "--ask",
-                *pids,
-            ]  # fmt: skip
+            python = os.environ.get("LOOKER", sys.executable)
+            look = [python, "-m", "disttrace", "attach", "--ask", *pids]
             bare = {key: value for key, value in os.environ.items() if not key.startswith("LD_")}
             told = subprocess.run(look, env=bare, timeout=60)
             while told.returncode == 0 and time.monotonic() < deadline:  # not all are there yet

@@ -213,9 +213,8 @@ def spawned_by_posix() -> None:
     reader, writer = os.pipe()
     arguments = [sys.executable, "-S", "-I", "-c", code]
     actions = [(os.POSIX_SPAWN_DUP2, writer, 1)]
-    pid = os.posix_spawn(
-        sys.executable, arguments, {}, file_actions=actions, setsigmask=[], setsigdef=[13]
-    )
+    how: dict[str, Any] = {"file_actions": actions, "setsigmask": [], "setsigdef": [13]}
+    pid = os.posix_spawn(sys.executable, arguments, {}, **how)
     os.close(writer)
     say(said=os.read(reader, 4096), code=os.waitpid(pid, 0)[1])
     for close in (True, False):

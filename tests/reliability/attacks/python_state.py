@@ -116,13 +116,11 @@ def functions_looked_at() -> None:
         source = inspect.getsource(function)
         file = Path(inspect.getsourcefile(function) or "").name
         say(
-            name=name,
-            signature=inspect.signature(function),
+            name=name, signature=inspect.signature(function),
             doc=hash(function.__doc__ or "") == hash(inspect.unwrap(function).__doc__ or ""),
-            source=source.splitlines()[0],
-            file=file,
+            source=source.splitlines()[0], file=file,
             place=(function.__module__, function.__qualname__),
-        )
+        )  # fmt: skip
     for method in (dist.ProcessGroup.allreduce, dist.Store.set, dist.Work.wait):
         say(method=method.__name__, doc=(method.__doc__ or "")[:60])
 

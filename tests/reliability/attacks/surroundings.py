@@ -324,11 +324,8 @@ def code_of_functions() -> None:
         with contextlib.redirect_stdout(io.StringIO()):
             dis.dis(code)
         say(same=code == code.replace(), hashed=hash(code) == hash(code.replace()))
-        say(
-            names=code.co_varnames[: code.co_argcount],
-            flags=code.co_flags,
-            first=code.co_firstlineno,
-        )
+        names = code.co_varnames[: code.co_argcount]
+        say(names=names, flags=code.co_flags, first=code.co_firstlineno)
         say(hints=str(typing.get_type_hints(getattr(dist, name)))[:80])
         say(spec=str(inspect.getfullargspec(getattr(dist, name)))[:80])
 
@@ -378,11 +375,8 @@ def errors_handed_on() -> None:
             shown = traceback.TracebackException.from_exception(error, capture_locals=True)
             lines = "".join(shown.format()).splitlines()
             say(frames=[x.strip().split(",")[-1] for x in lines if x.startswith("  File")])
-            say(
-                locals=sorted(
-                    x.split("=")[0].strip() for x in lines if x.startswith("    ") and " = " in x
-                )
-            )
+            own = (x for x in lines if x.startswith("    ") and " = " in x)
+            say(locals=sorted(x.split("=")[0].strip() for x in own))
 
 
 def signals_that_cannot_wait() -> None:
@@ -453,10 +447,8 @@ def names_of_jobs() -> None:
         os.mkdir(f"{folder}/inner")
         env = {**os.environ, "DISTTRACE_JOB": name, "DISTTRACE_DIR": f"{folder}/inner/journals"}
         _run([sys.executable, "-c", _SCRIPT], env=env, cwd=f"{folder}/inner")
-        say(
-            found=os.listdir(folder),
-            inner=[x for x in os.listdir(f"{folder}/inner") if x != "journals"],
-        )
+        inner = [x for x in os.listdir(f"{folder}/inner") if x != "journals"]
+        say(found=os.listdir(folder), inner=inner)
 
 
 def place_of_meeting() -> None:

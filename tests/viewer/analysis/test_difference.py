@@ -92,12 +92,8 @@ def test_steps_begin_where_the_loop_does() -> None:
 def test_lines_move_with_what_they_call() -> None:
     """A new line above, in another folder, and one that is called the same from another line."""
     a = [call("all_reduce", 10), call("broadcast", 12), call("all_reduce", 14, size=8)]
-    rows = (
-        ("all_reduce", 10, 1),
-        ("all_reduce", 20, 4),
-        ("broadcast", 22, 4),
-        ("all_reduce", 24, 8),
-    )
+    rows = [("all_reduce", 10, 1), ("all_reduce", 20, 4), ("broadcast", 22, 4)]
+    rows += [("all_reduce", 24, 8)]
     b = [call(op, line, size=size, file="/b/train.py") for op, line, size in rows]
     of_a, of_b = tokens(a, b)
     assert of_b[1:] == of_a

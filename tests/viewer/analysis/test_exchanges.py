@@ -100,10 +100,8 @@ def test_sends_meet_receives_by_stream_and_number(tmp_path: Path) -> None:
     found = exchanges(tmp_path)
     names = ["source", "destination", "tag", "seq", "send_number", "recv_number"]
     assert found.messages.select(names).rows() == [
-        (0, 1, 0, 1, 1, 2),
-        (0, 1, 5, 1, 2, 1),
-        (0, 1, 0, 2, 3, None),
-    ]
+        (0, 1, 0, 1, 1, 2), (0, 1, 5, 1, 2, 1), (0, 1, 0, 2, 3, None),
+    ]  # fmt: skip
 
 
 def test_backends_that_ignore_tags_have_one_stream(tmp_path: Path) -> None:

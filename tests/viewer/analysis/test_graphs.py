@@ -34,10 +34,8 @@ def test_drawn_graphs_against_what_reaches_what(seed: int) -> None:
     """Cycles are the classes of nodes that reach one another; a ring is as short as any."""
     drawn = random.Random(seed)
     size = drawn.randrange(2, 9)
-    edges = {
-        node: tuple(drawn.sample(range(size), drawn.randrange(min(3, size))))
-        for node in range(size)
-    }
+    nodes, most = range(size), min(3, size)
+    edges = {node: tuple(drawn.sample(nodes, drawn.randrange(most))) for node in nodes}
     away = {node: distances(edges, node) for node in edges}
     classes = {
         tuple(sorted({a, *(b for b in edges if b in away[a] and a in away[b])})) for a in edges

@@ -171,9 +171,8 @@ def test_the_newest_job_is_taken_unless_another_is_named(tmp_path: Path) -> None
 
 def test_importing_brings_neither_torch_nor_polars() -> None:
     """They come with the first call that needs them."""
-    code = (
-        "import sys, disttrace; print({'torch', 'polars', 'disttrace_viewer'} & set(sys.modules))"
-    )
+    code = "import sys, disttrace; "
+    code += "print({'torch', 'polars', 'disttrace_viewer'} & set(sys.modules))"
     assert python("-c", code).check().stdout == "set()\n"
 
 

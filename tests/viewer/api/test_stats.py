@@ -83,43 +83,25 @@ def test_sums_close(tmp_path: Path) -> None:
     assert int(stats.operations["waiting_ns"].sum()) == stats.waiting_ns
 
 
-def rooted(folder: Path, op: str, begins: list[int], end: int) -> None:
-    """One collective with rank 0 as its root; all end together."""
-    for journal, begin in zip(workers(folder, len(begins)), begins, strict=True):
+def rooted(folder: Path, op: str, spans: list[tuple[int, int]]) -> Stats:
+    """One collective with rank 0 as its root, from one millisecond to the other by rank."""
+    for journal, (begin, end) in zip(workers(folder, len(spans)), spans, strict=True):
         call = journal.collective(journal.world(), op, root=0)
         journal.run(call, START + begin * MS, (end - begin) * MS, q=1)
         leave(journal, START + 100 * MS)
+    return disttrace.stats(folder)
 
 
-def test_receivers_wait_for_a_late_broadcast(tmp_path: Path) -> None:
-    """The root comes 30 ms late, another receiver after it."""
-    jobs = workers(tmp_path, 3)
-    for journal, (begin, end) in zip(jobs, ((30, 32), (0, 31), (40, 41)), strict=True):
-        call = journal.collective(journal.world(), "broadcast", root=0)
-        journal.run(call, START + begin * MS, (end - begin) * MS, q=1)
-        leave(journal, START + 100 * MS)
-    stats = disttrace.stats(tmp_path)
+def test_members_wait_for_their_root_and_the_root_for_them(tmp_path: Path) -> None:
+    """The root is late to a broadcast and early to a reduce; who was through waited for nobody."""
+    stats = rooted(tmp_path / "broadcast", "broadcast", [(30, 32), (0, 31), (40, 41)])
     assert waited(stats) == [0, 30, 0]
     assert states(stats)["late broadcast"] == 30
     assert stats.ranks["made_others_wait_ns"].to_list() == [30 * MS, 0, 0]
-
-
-def test_a_root_waits_in_an_early_reduce(tmp_path: Path) -> None:
-    """The root is there 30 ms before the last of the others."""
-    rooted(tmp_path, "reduce", [0, 10, 30], 32)
-    stats = disttrace.stats(tmp_path)
+    stats = rooted(tmp_path / "reduce", "reduce", [(0, 32), (10, 32), (30, 32)])
     assert states(stats)["early reduce"] == 30
     assert states(stats)["wait at collective"] == 20
-
-
-def test_who_sends_to_a_root_and_goes_waits_for_nobody(tmp_path: Path) -> None:
-    """A member that is through before the root came did not wait for it."""
-    jobs = workers(tmp_path, 2)
-    for journal, (begin, end) in zip(jobs, ((30, 32), (0, 5)), strict=True):
-        call = journal.collective(journal.world(), "gather", root=0)
-        journal.run(call, START + begin * MS, (end - begin) * MS, q=1)
-        leave(journal, START + 100 * MS)
-    assert disttrace.stats(tmp_path).waiting_ns == 0
+    assert rooted(tmp_path / "gather", "gather", [(30, 32), (0, 5)]).waiting_ns == 0
 
 
 @pytest.mark.parametrize(
@@ -134,9 +116,8 @@ def test_messages_wait_for_their_other_end(
     send: tuple[int, int], recv: tuple[int, int], state: str | None, tmp_path: Path
 ) -> None:
     """The receiver for a late sender, the sender for a late receiver if it blocks at all."""
-    for journal, op, (begin, end) in zip(
-        workers(tmp_path, 2), ("send", "recv"), (send, recv), strict=True
-    ):
+    both = (("send", send), ("recv", recv))
+    for journal, (op, (begin, end)) in zip(workers(tmp_path, 2), both, strict=True):
         call = journal.message(journal.world(), op, 1 - (journal.rank or 0))
         journal.run(call, START + begin * MS, (end - begin) * MS, q=1)
         leave(journal, START + 100 * MS)
@@ -185,13 +166,8 @@ def test_inherited_lateness_is_nobodys_origin(tmp_path: Path) -> None:
     jobs = workers(tmp_path, 3)
     t = START
     for number in range(1, STEPS + 1):
-        for journal, peers, begin in (
-            (jobs[0], 0, 50),
-            (jobs[1], 0, 10),
-            (jobs[1], 2, 52),
-            (jobs[2], 2, 11),
-        ):
-            ranks = [0, 1] if peers == 0 else [1, 2]
+        for rank, peers, begin in ((0, 0, 50), (1, 0, 10), (1, 2, 52), (2, 2, 11)):
+            journal, ranks = jobs[rank], [0, 1] if peers == 0 else [1, 2]
             group = groups(journal, ranks)
             end = 51 if peers == 0 else 53
             stack = journal.stack((f"pair{peers}.py", 3, "step"))
@@ -257,9 +233,8 @@ def test_what_never_completed_is_waiting(tmp_path: Path, how: str) -> None:
     stats = disttrace.stats(tmp_path)
     members = 3 if how == "mismatch" else 2
     never = stats.ranks["never_completed_ns"].to_list()
-    assert [ns // MS for ns in never] == pytest.approx(
-        [5000] * members + [0] * (3 - members), abs=2
-    )
+    lasted = [5000] * members + [0] * (3 - members)
+    assert [ns // MS for ns in never] == pytest.approx(lasted, abs=2)
     assert stats.ranks["waiting_ns"].sum() >= sum(never)
     assert stats.waiting_ns > 0.99 * (stats.communicating_ns - 9 * MS)
     made = [ns // (1000 * MS) for ns in stats.ranks["made_others_wait_ns"]]
@@ -279,6 +254,8 @@ def test_a_window_cuts_times_and_lives(tmp_path: Path) -> None:
     step = 10 * MS + LATE + MS
     middle = (START + 10 * step) / 1e9
     stats = load(tmp_path).stats(from_=f"+{middle}s")
+    unix = UNIX_NS / 1e9 + middle  # as other tools print them
+    assert waited(load(tmp_path).stats(from_=f"{unix:.6f}")) == [400, 400, 0, 400]
     assert waited(stats) == [400, 400, 0, 400]
     assert int(stats.wait_states["time_ns"].sum()) == stats.wall_ns == 4 * (10 * step + MS)
     assert stats.operations["calls"].to_list() == [4 * 10]
@@ -337,13 +314,6 @@ def test_tables_fit_their_width(width: int, tmp_path: Path) -> None:
             assert len(lines) < 52
 
 
-def test_unix_times_are_a_window_too(tmp_path: Path) -> None:
-    """As other tools print them."""
-    straggler(tmp_path)
-    middle = (UNIX_NS + START + 10 * (11 * MS + LATE)) / 1e9
-    assert waited(load(tmp_path).stats(from_=f"{middle:.6f}")) == [400, 400, 0, 400]
-
-
 def test_by_rank_is_the_table_of_ranks(tmp_path: Path) -> None:
     """As ``stats --by rank``; another key is refused."""
     training(tmp_path)
@@ -373,20 +343,14 @@ def test_the_devices_time_counts(tmp_path: Path, measured: int, clock: str, seco
         rank = journal.rank or 0
         late = 40 * MS * rank
         number = journal.issue(call, 200 * MS + late, q=1)
-        own = (
-            {"z": 2 * MS + 40 * MS * (1 - (journal.rank or 0))}
-            if (journal.rank or 0) < measured
-            else {}
-        )
+        own = {"z": 2 * MS + 40 * MS * (1 - rank)} if rank < measured else {}
         journal.record(c=number, d=50 * MS - late, g=MS, **own)
-    (row,) = [
-        r for r in disttrace.stats(str(tmp_path)).operations.to_dicts() if r["op"] == "all_reduce"
-    ]
+    rows = disttrace.stats(str(tmp_path)).operations.to_dicts()
+    (row,) = [row for row in rows if row["op"] == "all_reduce"]
     assert row["clock"] == clock
     assert row["algbw"] == pytest.approx(4000 / seconds)
-    (one,) = [
-        r for r in disttrace.load(str(tmp_path)).collectives.to_dicts() if r["op"] == "all_reduce"
-    ]
+    rows = disttrace.load(str(tmp_path)).collectives.to_dicts()
+    (one,) = [row for row in rows if row["op"] == "all_reduce"]
     assert (one["clock"], one["algbw"]) == (clock, pytest.approx(4000 / seconds))
 
 

@@ -118,16 +118,13 @@ def test_who_stays_at_a_line_that_waits_for_a_device(tmp_path: Path, idle: bool 
     (tmp_path / "train.py").write_text("loss = step()\nprint(loss.item())\n")
     at = frame("main", 2, str(tmp_path / "train.py"))
     frames = {0: [at], 1: [at], 2: [frame("load", 9)]}
-    taken = [
-        ProcessSample(str(rank), 100 + rank, read(of), rank, idle=idle)
-        for rank, of in frames.items()
-    ]
+    rows = ((rank, read(of)) for rank, of in frames.items())
+    taken = [ProcessSample(str(r), 100 + r, of, r, idle=idle) for r, of in rows]
     (found,) = reported(taken).findings
     if idle is None:
         assert found.culprit_ranks == ()
-        assert found.summary.startswith(
-            "Ranks 0, 1 in a collective at train.py:2 may wait there for others."
-        )
+        told = "Ranks 0, 1 in a collective at train.py:2 may wait there for others."
+        assert found.summary.startswith(told)
     else:
         assert (found.kind, found.culprit_ranks) == ("missing_participant", (2,))
 

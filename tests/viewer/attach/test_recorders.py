@@ -82,11 +82,9 @@ class Job:
         bare = {k: v for k, v in os.environ.items() if not k.startswith("DISTTRACE")}
         run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
         self.launcher = subprocess.Popen(
-            [*run, "train.py", str(folder), ",".join(scenes), server],
-            cwd=folder,
-            env={**bare, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,
-        )
+            [*run, "train.py", str(folder), ",".join(scenes), server], cwd=folder,
+            env={**bare, "OMP_NUM_THREADS": "1"}, start_new_session=True,
+        )  # fmt: skip
 
     def attached(
         self, scene: str, until: Callable[[int, str], bool]

@@ -76,9 +76,8 @@ def test_those_that_lost_different_ranks_are_told_apart(tmp_path: Path) -> None:
         number = journal.begin(journal.collective(pair), 200 * MS, q=1)
         journal.end(number, 30 * MS + (rank == 0) * 10 * MS, x=journal.string(text))
         fail(journal, 240 * MS + (rank == 0) * 10 * MS, "RuntimeError", text.partition(": ")[2])
-    told = [
-        one for f in findings(tmp_path, look=all_gone) for one in f.consequences if "peer" in one
-    ]
+    found = findings(tmp_path, look=all_gone)
+    told = [one for f in found for one in f.consequences if "peer" in one]
     text = "failed with RuntimeError: Connection closed by peer [127.0.0.1]"
     assert sorted(told) == [f"Rank 0 {text}:4711 (rank 2).", f"Ranks 1, 2 {text}:4712 (rank 3)."]
 

@@ -40,11 +40,9 @@ def test_who_polls_a_store_waits_for_somebody_as_well(tmp_path: Path, *, polls: 
         elif polls:
             poll(journal, 20)
     found = finds(
-        tmp_path,
-        "missing_participant",
-        [] if polls else [0],
+        tmp_path, "missing_participant", [] if polls else [0],
         certainty="likely" if polls else "certain",
-    )
+    )  # fmt: skip
     if polls:
         assert "asks again and again (store.add of 'app/done/2' at train.py:60)" in found.summary
 
@@ -76,10 +74,8 @@ def test_a_thread_gives_up_what_another_awaits(tmp_path: Path, look: Look, ranks
             journal.define("exit", t=at_s * S, how="os._exit", code=3, stack=stack)
         else:
             beat(journal, 20 if ranks == 3 else at_s)
-    finds(
-        tmp_path, "missing_participant", [0], consequences=("Rank 1 left by os._exit(3).",),
-        look=look,
-    )  # fmt: skip
+    told = ("Rank 1 left by os._exit(3).",)
+    finds(tmp_path, "missing_participant", [0], consequences=told, look=look)
 
 
 def test_a_thread_that_gives_up_too_early_to_tell(tmp_path: Path) -> None:
@@ -109,9 +105,8 @@ def test_the_exception_of_a_thread_is_told_of_whoever_waits_for_it(tmp_path: Pat
     for journal, _ in hang_without(tmp_path, 3, 1):
         thread = journal.numbered("thread", name="load", native=7)
         stack = journal.stack(("train.py", 13, "load"))
-        journal.define(
-            "failure", t=180 * MS, type="OSError", text="disk is gone", stack=stack, h=thread
-        )
+        keys = {"type": "OSError", "text": "disk is gone", "stack": stack, "h": thread}
+        journal.define("failure", t=180 * MS, **keys)
     found = finds(tmp_path, "missing_participant", [1])
     assert "thread first: OSError: disk is gone at train.py:13 in load" in (found.hint or "")
 

@@ -340,9 +340,8 @@ def test_a_main_thread_that_failed_is_told_while_another_one_lives(tmp_path: Pat
     for journal, _ in hang_without(tmp_path, 2, 1):
         stack = journal.stack(("train.py", 30, "step"))
         journal.define("failure", t=210 * MS, type="ValueError", text="no", stack=stack, h=0)
-        journal.record(
-            at=3 * S, h=0, k=journal.stack(("/usr/lib/python3.12/threading.py", 1590, "_shut"))
-        )
+        shut = journal.stack(("/usr/lib/python3.12/threading.py", 1590, "_shut"))
+        journal.record(at=3 * S, h=0, k=shut)
     found = finds(tmp_path, "process_failed", [1])
     assert found.summary == (
         "Rank 1 failed first: ValueError: no (train.py:30); it lives on, for another thread"
@@ -372,12 +371,10 @@ def test_failures_that_nothing_explains_are_told_without_a_culprit(tmp_path: Pat
             leave(journal, 210 * MS)
             continue
         make = journal.call(
-            "ProcessGroupGloo",
-            kind="constructor",
-            store=2,
+            "ProcessGroupGloo", kind="constructor", store=2,
             stack=journal.stack(("train.py", 6, "main")),
             args={"rank": (journal.rank or 0) - 1, "size": 2},
-        )
+        )  # fmt: skip
         number = journal.begin(make, 300 * MS)
         text = "DistNetworkError: Broken pipe"
         journal.end(number, MS, x=journal.string(text), f=1)

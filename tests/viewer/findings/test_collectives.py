@@ -68,9 +68,8 @@ def test_who_destroyed_its_groups_before_the_others_is_said_to_have(tmp_path: Pa
         journal.run(journal.call("destroy_process_group", kind="composed", stack=where), S, MS)
         stand(journal, 3 * S, "/src/report.py", 9, "write")
     found = finds(tmp_path, "missing_participant", [2])
-    assert found.summary.endswith(
-        "; rank 2 is at report.py:9 in write, after destroy_process_group at train.py:40."
-    )
+    told = "; rank 2 is at report.py:9 in write, after destroy_process_group at train.py:40."
+    assert found.summary.endswith(told)
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -83,11 +82,9 @@ def test_the_fewer_at_a_line_where_nobody_was_before(tmp_path: Path, *, before: 
             stack = journal.stack(("train.py", 10 if before else 60, "main"))
             journal.begin(journal.collective(group, stack=stack), 200 * MS, q=3)
     found = finds(
-        tmp_path,
-        "missing_participant",
-        [1, 2] if before else [],
+        tmp_path, "missing_participant", [1, 2] if before else [],
         certainty="certain" if before else "likely",
-    )
+    )  # fmt: skip
     assert ("None of the missing has called" in str(found.hint)) is not before
 
 
@@ -498,15 +495,13 @@ def test_a_cycle_through_another_thread_is_not_certain(tmp_path: Path, *, failed
         if journal.rank:
             if failed:
                 stack = journal.stack(("train.py", 12, "count"))
-                journal.define(
-                    "failure", t=160 * MS, type="KeyError", text="'norm'", stack=stack, h=thread
-                )
+                keys = {"type": "KeyError", "text": "'norm'", "stack": stack, "h": thread}
+                journal.define("failure", t=160 * MS, **keys)
             journal.begin(journal.collective(group, "barrier", shapes=None), 300 * MS, q=3)
         else:
             journal.begin(counts, 200 * MS, q=2, h=thread)
-    found = finds(
-        tmp_path, "deadlock", [], certainty="likely", look=lambda _: Observation(alive=True)
-    )
+    look = Observation(alive=True)
+    found = finds(tmp_path, "deadlock", [], certainty="likely", look=lambda _: look)
     assert found.hint is not None
     if failed:
         assert "of a thread of rank 1 first: KeyError: 'norm' at train.py:12" in found.hint

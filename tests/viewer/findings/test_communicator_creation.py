@@ -166,9 +166,8 @@ def test_whoever_waits_for_them_is_no_fault_either(tmp_path: Path) -> None:
         if journal.rank == 2:
             journal.issue(journal.collective(world, **ON_DEVICE), S, q=1, d=MS)
         else:
-            own = journal.group(
-                journal.prefix_store(1, "own"), name="own", ranks=[0, 1], size=2, **NCCL
-            )
+            store = journal.prefix_store(1, "own")
+            own = journal.group(store, name="own", ranks=[0, 1], size=2, **NCCL)
             journal.begin(journal.collective(own, **ON_DEVICE), S, q=1)
     found = only(findings(tmp_path))
     assert (found.severity, is_start(found)) == ("note", True)
@@ -186,10 +185,8 @@ def test_somebody_missing_elsewhere_is_told(tmp_path: Path) -> None:
         if journal.rank != 3:
             journal.begin(journal.collective(group, **ON_DEVICE), S, q=1)
     found = findings(tmp_path)
-    assert [(f.kind, f.severity) for f in found] == [
-        ("missing_participant", "error"),
-        ("no_progress", "note"),
-    ]
+    told = [(f.kind, f.severity) for f in found]
+    assert told == [("missing_participant", "error"), ("no_progress", "note")]
     assert ranks(tmp_path, found[0].culprits) == [3]
 
 

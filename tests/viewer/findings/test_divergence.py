@@ -72,10 +72,8 @@ def test_a_module_that_one_rank_skips_is_named(tmp_path: Path, own: bool, read: 
         leave(journal, 500 * MS)
     found = [f for f in read(tmp_path) if f.severity != "note"]  # type: ignore[operator]
     assert [(f.kind, f.op) for f in found] == [("divergence", "all_gather_into_tensor")] * (not own)
-    assert (
-        own
-        or "rank 1 skipped all_gather_into_tensor of layers.1 at train.py:10" in found[0].summary
-    )
+    told = "rank 1 skipped all_gather_into_tensor of layers.1 at train.py:10"
+    assert own or told in found[0].summary
 
 
 @pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
@@ -138,11 +136,8 @@ def test_several_calls_more_in_a_loop_that_is_in_step_again(
         assert found.kind == "op_mismatch"
         assert f"rank 2 made {count} more calls of all_reduce at train.py:{line}; " in found.summary
     else:
-        assert (found.kind, found.certainty, found.culprits) == (
-            "missing_participant",
-            "likely",
-            (),
-        )
+        assert (found.kind, found.certainty) == ("missing_participant", "likely")
+        assert found.culprits == ()
         numbers = ", ".join(f"#{14 + n}" for n in range(count))
         assert found.summary.startswith(
             f"Rank 2 made {count} more calls (all_reduce {numbers} at train.py:{line}) than ranks"

@@ -87,9 +87,8 @@ def test_one_that_ended_the_process_is_told_once(tmp_path: Path) -> None:
     for journal, _ in hang_without(tmp_path, 3, 1, beats=False):
         handles(journal, 1_500 * MS)
         where = journal.stack(("loader.py", 7, "load"))
-        journal.define(
-            "failure", t=2_000 * MS, type="ValueError", text="bad batch", stack=where, h=0
-        )
+        keys = {"type": "ValueError", "text": "bad batch", "stack": where, "h": 0}
+        journal.define("failure", t=2_000 * MS, **keys)
         journal.define("exit", t=2_001 * MS, how="exception", code=1)
     told = " ".join(found.summary for found in findings(tmp_path))
     assert "ValueError: bad batch" in told
@@ -144,9 +143,8 @@ def test_a_file_that_an_earlier_run_has_left(tmp_path: Path, earlier: bool) -> N
         broken(journal, number)
     found = next(one for one in findings(tmp_path, look=all_gone) if one.severity == "error")
     assert found.culprits == ()
-    assert found.summary.endswith(
-        "; /tmp/meeting is left over from an earlier run: the file still holds its addresses."
-    )
+    told = "; /tmp/meeting is left over from an earlier run: the file still holds its addresses."
+    assert found.summary.endswith(told)
     assert (found.hint or "").startswith("Delete that file")
 
 

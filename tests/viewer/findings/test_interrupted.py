@@ -49,19 +49,16 @@ def test_a_job_that_is_interrupted_is_healthy(tmp_path: Path) -> None:
     assert found.summary.startswith("Ranks 0-2 were interrupted from outside (SIGINT)")
     assert healthy([found])
     case, told = verdict(tmp_path)
-    assert positions(case, told)[-1] == (
-        "ranks 0, 2  killed  was interrupted from outside  train.py:44 in load"
-    )
+    said = "ranks 0, 2  killed  was interrupted from outside  train.py:44 in load"
+    assert positions(case, told)[-1] == said
 
 
 def test_a_launcher_that_is_stopped_interrupts_its_workers(tmp_path: Path) -> None:
     """Workers end by the same signal, or each in its own way."""
     agent = Journal(tmp_path, pid=3999, role="agent")
     for journal, group in steps(tmp_path, 2, parent=agent.process):
-        agent.define(
-            "worker", t=700 * MS, pid=journal.pid, event="killed", signal="SIGTERM",
-            rank=journal.rank,
-        )  # fmt: skip
+        end = {"pid": journal.pid, "event": "killed", "signal": "SIGTERM", "rank": journal.rank}
+        agent.define("worker", t=700 * MS, **end)
         if journal.rank == 1:
             lose(journal, group, 800 * MS)
     stack = agent.stack(("api.py", 1, "_terminate_process_handler"))
@@ -70,9 +67,8 @@ def test_a_launcher_that_is_stopped_interrupts_its_workers(tmp_path: Path) -> No
     agent.define("exit", t=791 * MS, how="exception", code=1)
     found = only(findings(tmp_path))
     assert (found.severity, found.culprits) == ("note", ())
-    assert found.summary.startswith(
-        "Agent 3999 was interrupted from outside (torchrun: Process 3999 got signal: 15);"
-    )
+    told = "Agent 3999 was interrupted from outside (torchrun: Process 3999 got signal: 15);"
+    assert found.summary.startswith(told)
 
 
 def test_what_hung_before_is_the_verdict(tmp_path: Path) -> None:

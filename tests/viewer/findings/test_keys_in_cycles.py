@@ -158,12 +158,10 @@ def test_a_key_that_was_deleted_makes_no_cycle(tmp_path: Path, setters: list[int
     found = only(job(tmp_path, sets, {1: "token"}, deleted=["token"]))
     assert (found.kind, found.key) == ("store_key_missing", "app/token")
     assert ranks(tmp_path, found.waiting) == [1]
-    assert found.summary.endswith(
-        "and it is gone: rank 0 set it at train.py:40, and rank 0 deleted it at train.py:41."
-    )
-    assert (found.hint or "").startswith(
-        "To a rank that comes later a deleted key is one that was never set"
-    )
+    told = "and it is gone: rank 0 set it at train.py:40, and rank 0 deleted it at train.py:41."
+    assert found.summary.endswith(told)
+    said = "To a rank that comes later a deleted key is one that was never set"
+    assert (found.hint or "").startswith(said)
 
 
 def queue(folder: Path, pushes: int, pops: int, *, dropped: bool = False) -> list[RuleFinding]:
@@ -242,9 +240,8 @@ def test_all_who_could_set_it_wait_for_who_waits_for_it(tmp_path: Path, world_si
     assert found.summary.endswith(
         f"and nobody has set it; all others who use this store wait for rank 0 themselves: {told}."
     )
-    assert (found.hint or "").endswith(
-        "Set the key before the call in which its setter waits, or wait for it after that."
-    )
+    said = "Set the key before the call in which its setter waits, or wait for it after that."
+    assert (found.hint or "").endswith(said)
 
 
 @pytest.mark.parametrize("who", ["asleep", "unseen", "elsewhere"])
@@ -311,13 +308,11 @@ def test_of_keys_that_ranks_set_in_turns_the_one_at_another_turn_is_named(
     tmp_path: Path, counts: dict[int, int], awaited: dict[int, str], odd: list[int]
 ) -> None:
     awaits = {rank: f"CUDASymmetricMemory/{key}" for rank, key in awaited.items()}
-    found = only(
-        job(tmp_path, turns(counts), awaits, sleeping=[2] * (odd == [2]), world_size=len(counts))
-    )
+    keys: dict[str, Any] = {"sleeping": [2] * (odd == [2]), "world_size": len(counts)}
+    found = only(job(tmp_path, turns(counts), awaits, **keys))
     assert found.kind == "store_key_missing"
     assert ranks(tmp_path, found.culprits) == odd
     assert ("came to turn" in found.summary) == bool(odd)
     if odd == [2]:
-        assert (
-            "rank 2 came to turn 1, the others to 2; it is at train.py:60 in prepare"
-        ) in found.summary
+        told = "rank 2 came to turn 1, the others to 2; it is at train.py:60 in prepare"
+        assert (told) in found.summary

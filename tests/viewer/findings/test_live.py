@@ -116,9 +116,8 @@ def test_who_starts_is_told_in_the_call_of_the_program(tmp_path: Path) -> None:
             mesh(journal, 110 * MS, outer, 3, 1, "default_pg", "0/", "cpu/")
         beat(journal, 70)
     case, found = verdict(tmp_path)
-    seen = picture(
-        case, found, LIMIT_S, unknown=[2], asks=False, looked_into=False, starved=lambda _: 0.0
-    )
+    keys: dict[str, Any] = {"asks": False, "looked_into": False, "starved": lambda _: 0.0}
+    seen = picture(case, found, LIMIT_S, unknown=[2], **keys)
     (told,) = (one.summary for one in seen.errors)
     assert told.startswith("Ranks 0, 1 have been waiting in init_process_group at train.py:5")
     assert told.endswith("rank 2 may be missing there.")

@@ -177,9 +177,8 @@ def test_a_rank_without_a_journal_comes_first(tmp_path: Path) -> None:
         path.unlink()
     case, found = verdict(tmp_path)
     assert found == ()
-    assert case.incomplete == (
-        "rank 2: no journal found (was it started? was its journal collected?).",
-    )
+    told = "rank 2: no journal found (was it started? was its journal collected?)."
+    assert case.incomplete == (told,)
     text = list(lines(case, found))
     assert text[0].startswith("Incomplete: ")
     assert "rank 2: no journal found" in text[1]
@@ -232,11 +231,9 @@ def test_no_rank_is_blamed_for_being_absent_beside_an_orphan(tmp_path: Path) -> 
         [str(tmp_path)], choose=lambda jobs: [j.id for j in closure(jobs, [newest(jobs).id])]
     )
     found = verdict_on(trace, look=nobody_knows)
-    case, findings = found.case, found.findings
-    assert [(f.kind, f.absent_ranks, f.certainty) for f in findings] == [
-        ("rendezvous_unreachable", (), "likely")
-    ]
-    assert case.evidence.trace.other_jobs
+    told = [(f.kind, f.absent_ranks, f.certainty) for f in found.findings]
+    assert told == [("rendezvous_unreachable", (), "likely")]
+    assert found.case.evidence.trace.other_jobs
 
 
 @pytest.mark.parametrize("backend", ["fake", "gloo"])

@@ -61,9 +61,8 @@ def test_a_store_for_more_clients_than_there_are_ranks(tmp_path: Path) -> None:
         else:
             for number in join(journal, 100 * MS, 4)[::-1]:
                 journal.end(number, MS)
-    found = finds(
-        tmp_path, "rendezvous_incomplete", [], certainty="likely", absent_ranks=(), settles=()
-    )
+    keys = {"certainty": "likely", "absent_ranks": (), "settles": ()}
+    found = finds(tmp_path, "rendezvous_incomplete", [], **keys)
     assert "(ranks 0-2); the world size is 3, so that no further rank can come." in found.summary
     assert "Compare the world_size of this store" in (found.hint or "")
 
@@ -201,9 +200,8 @@ def test_nobody_listens_where_rank_0_has_not_come(tmp_path: Path, *, has_journal
         beat(journal, 20)
     for path in [] if has_journal else list(tmp_path.glob("*-4000-*")):
         path.unlink()
-    finds(
-        tmp_path, "rendezvous_unreachable", [], severity="note", absent_ranks=(), certainty="likely"
-    )
+    keys = {"severity": "note", "absent_ranks": (), "certainty": "likely"}
+    finds(tmp_path, "rendezvous_unreachable", [], **keys)
     found = only(findings(tmp_path, stall_s=3))
     named = ranks(tmp_path, found.culprits) or [*found.absent_ranks]
     assert (found.kind, found.severity, named) == ("rendezvous_unreachable", "error", [0])
@@ -502,9 +500,8 @@ def test_one_group_under_two_names_is_no_deadlock(tmp_path: Path, since_ms: int)
         if rank < 2:
             where = journal.stack(("train.py", 30 + rank, "main"))
             args = {"ranks": [0, 1], "use_local_synchronization": True}
-            make = journal.call(
-                "new_group", kind="composed", origin="python", stack=where, args=args
-            )
+            keys = {"kind": "composed", "origin": "python", "stack": where, "args": args}
+            make = journal.call("new_group", **keys)
             begin = (since_ms if rank else 200) * MS
             outer = journal.begin(make, begin)
             store = journal.prefix_store(1, f"abc{rank}", "cpu")
@@ -610,9 +607,8 @@ def test_who_fell_silent_before_it_joined_may_have_ended(tmp_path: Path, *, sile
         if journal.rank == 0:
             make(journal, prefix="x", rank=0, size=2)
         beat(journal, 20 if silent and journal.rank else 70)
-    found = finds(
-        tmp_path, "rendezvous_incomplete", [1], certainty="likely" if silent else "certain"
-    )
+    certainty = "likely" if silent else "certain"
+    found = finds(tmp_path, "rendezvous_incomplete", [1], certainty=certainty)
     assert ["still lived" in told for told in found.settles] == [True] * silent
 
 

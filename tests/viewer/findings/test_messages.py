@@ -249,12 +249,8 @@ def test_a_receive_from_any_source_follows_from_those_that_may_send(tmp_path: Pa
         else:
             stand(journal, 3 * S, "/src/train.py", 99, "save")
         beat(journal, 20)
-    finds(
-        tmp_path,
-        "unmatched_recv",
-        [3],
-        consequences=("Rank 0 waits in recv from any rank (train.py:20).",),
-    )
+    told = ("Rank 0 waits in recv from any rank (train.py:20).",)
+    finds(tmp_path, "unmatched_recv", [3], consequences=told)
 
 
 def test_two_ends_of_another_size_are_told_although_both_returned(tmp_path: Path) -> None:
@@ -286,9 +282,8 @@ def test_a_receive_only_asked_about_never_ends_on_gloo(tmp_path: Path, *, waits:
     """Its message was sent; nothing is wrong with the network as long as nobody waits for it."""
     for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
-            number = journal.begin(
-                journal.message(group, "recv", 1, **{"async": True}), 200 * MS, q=1
-            )
+            call = journal.message(group, "recv", 1, **{"async": True})
+            number = journal.begin(call, 200 * MS, q=1)
             journal.record(i=number, d=MS)
             journal.record(o=number, d=2 * MS, k="is_completed")
             if waits:

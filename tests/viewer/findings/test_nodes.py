@@ -31,12 +31,8 @@ def meet(
 ) -> int:
     """Begin a rendezvous, which asks the store twice; it stays in flight."""
     least, most = nodes if isinstance(nodes, tuple) else (nodes, nodes)
-    call = journal.call(
-        "rendezvous",
-        kind="composed",
-        origin="python",
-        args={"backend": "c10d", "run_id": run, "min_nodes": least, "max_nodes": most, **args},
-    )
+    args |= {"backend": "c10d", "run_id": run, "min_nodes": least, "max_nodes": most}
+    call = journal.call("rendezvous", kind="composed", origin="python", args=args)
     number = journal.begin(call, t)
     ask = journal.call("store.get", kind="store", store=1, origin="python")
     for turn in (1, 2):
@@ -93,20 +89,20 @@ def test_a_node_that_stays_away_is_no_start(tmp_path: Path, until_s: int, certai
     assert (found.certainty, bool(found.settles)) == (certainty, certainty == "likely")
 
 
-def test_the_node_that_listens_may_come_last(tmp_path: Path) -> None:
-    """The other one dials in vain meanwhile."""
-    journal = node(tmp_path, 1)
-    call = journal.call(
-        "rendezvous",
-        kind="composed",
-        args={"backend": "static", "run_id": "none", "min_nodes": 2, "max_nodes": 2,
-              "node_rank": 1},
-    )  # fmt: skip
-    parent = journal.begin(call, 2 * S)
-    store = journal.tcp_store(29500, host="node0")
+def static(folder: Path, rank: int) -> None:
+    """One of two nodes in a static rendezvous, of which the first one listens."""
+    journal, sizes = node(folder, rank), {"min_nodes": 2, "max_nodes": 2}
+    args = {"backend": "static", "run_id": "none", "node_rank": rank, **sizes}
+    parent = journal.begin(journal.call("rendezvous", kind="composed", args=args), 2 * S)
+    store = journal.tcp_store(29500, host="node0", server=rank == 0)
     make = journal.call("TCPStore", kind="constructor", store=store, args={"world_size": 2})
     journal.begin(make, 2 * S + MS, p=parent)
     beat(journal, 20)
+
+
+def test_the_node_that_listens_may_come_last(tmp_path: Path) -> None:
+    """The other one dials in vain meanwhile."""
+    static(tmp_path, 1)
     found = findings(tmp_path)
     assert {one.kind for one in found} == {"rendezvous_unreachable", "rendezvous_incomplete"}
     assert all(map(is_start, found))
@@ -161,9 +157,8 @@ def test_another_id_in_the_same_store(tmp_path: Path) -> None:
         meet(journal, 2 * S, run=run)
         beat(journal, 20)
     found = finds(tmp_path, "rendezvous_incomplete", certainty="certain")
-    assert found.summary.endswith(
-        "1 of 2 nodes came; agent 901 on node1 waits there under the id 'trial'."
-    )
+    told = "1 of 2 nodes came; agent 901 on node1 waits there under the id 'trial'."
+    assert found.summary.endswith(told)
     assert len(found.waiting) == 2
     assert "--rdzv-id" in (found.hint or "")
 
@@ -215,27 +210,15 @@ def test_a_node_that_was_there_before_is_named(tmp_path: Path) -> None:
     meet(first, 22 * S)
     beat(first, 50)
     found = finds(tmp_path, "rendezvous_incomplete", certainty="certain")
-    assert found.summary.endswith(
-        "agent 901 on node1 was in an earlier round and did not come: it has ended."
-    )
+    told = "agent 901 on node1 was in an earlier round and did not come: it has ended."
+    assert found.summary.endswith(told)
     (culprit,) = found.culprits
     assert load([str(tmp_path)]).processes[culprit].host == "node1"
 
 
 def test_a_node_rank_that_is_not_claimed(tmp_path: Path) -> None:
     """A static rendezvous says which node waits, so the other ones are known by number."""
-    journal = node(tmp_path, 0)
-    call = journal.call(
-        "rendezvous",
-        kind="composed",
-        args={"backend": "static", "run_id": "none", "min_nodes": 2, "max_nodes": 2,
-              "node_rank": 0},
-    )  # fmt: skip
-    parent = journal.begin(call, 2 * S)
-    store = journal.tcp_store(29500, host="node0", server=True)
-    make = journal.call("TCPStore", kind="constructor", store=store, args={"world_size": 2})
-    journal.begin(make, 2 * S + MS, p=parent)
-    beat(journal, 20)
+    static(tmp_path, 0)
     found = finds(tmp_path, "rendezvous_incomplete")
     assert found.summary == (
         "Agent 900 on node0 has been waiting in the rendezvous of nodes at tcp://node0:29500 for"
@@ -260,18 +243,13 @@ def test_agents_that_wait_for_one_another_at_the_end(tmp_path: Path) -> None:
 def test_agents_of_one_host(tmp_path: Path) -> None:
     """The second one wanted to listen as well, found the port taken, and dials."""
     for number in (0, 1):
-        journal = Journal(
-            tmp_path, pid=900 + number, role="agent", job="train", job_source="--rdzv-id"
-        )
+        job: dict[str, Any] = {"job": "train", "job_source": "--rdzv-id"}
+        journal = Journal(tmp_path, pid=900 + number, role="agent", **job)
         journal.tcp_store(29400, server=True)
         if number:
             journal.tcp_store(29400, address="127.0.0.1:29400")
-        call = journal.call(
-            "rendezvous",
-            kind="composed",
-            args={"backend": "c10d", "run_id": "train", "min_nodes": 3, "max_nodes": 3},
-        )
-        parent = journal.begin(call, 2 * S)
+        args = {"backend": "c10d", "run_id": "train", "min_nodes": 3, "max_nodes": 3}
+        parent = journal.begin(journal.call("rendezvous", kind="composed", args=args), 2 * S)
         ask = journal.call("store.get", kind="store", store=number + 1)
         journal.run(ask, 3 * S, MS, p=parent, k="torch.rendezvous.train")
         beat(journal, 20)
@@ -289,10 +267,8 @@ def launched(folder: Path, world_size: int = 3) -> tuple[Journal, list[Journal]]
     for rank in range(world_size):
         agent.define("worker", t=MS, pid=600 + rank, event="started", rank=rank, attempt=0)
         if rank != 1:
-            one = Journal(
-                folder, rank=rank, world_size=world_size, pid=600 + rank, parent=agent.process
-            )
-            workers.append(one)
+            of: dict[str, Any] = {"world_size": world_size, "parent": agent.process}
+            workers.append(Journal(folder, rank=rank, pid=600 + rank, **of))
     return agent, workers
 
 
@@ -305,14 +281,13 @@ def test_a_failure_before_torch_is_it(tmp_path: Path, end: dict[str, object], wo
     agent, others = launched(tmp_path)
     agent.define("worker", t=S, pid=601, event="failed", rank=1, attempt=0, journal=False, **end)
     for rank in (0, 2):
-        agent.define("worker", t=2 * S, pid=600 + rank, event="killed", rank=rank, attempt=0,
-                     signal="SIGTERM")  # fmt: skip
+        end = {"event": "killed", "rank": rank, "attempt": 0, "signal": "SIGTERM"}
+        agent.define("worker", t=2 * S, pid=600 + rank, **end)
     fail(agent, 3 * S, CHILD_FAILED, "train.py FAILED")
     for one in others:
         beat(one, 1)
-    found = finds(
-        tmp_path, "process_failed", [], certainty="certain", absent_ranks=(1,), look=all_gone
-    )
+    keys = {"certainty": "certain", "absent_ranks": (1,), "look": all_gone}
+    found = finds(tmp_path, "process_failed", [], **keys)
     assert found.summary == f"Rank 1 {words} before it used torch.distributed."
     assert any("ChildFailedError" in text for text in found.consequences)
 

@@ -29,9 +29,8 @@ def test_a_skipped_call_is_told_and_not_uneven_batches(tmp_path: Path) -> None:
     """Every step reduces at two lines; in the third one rank 1 leaves out the first of them."""
     for journal, group in alive(steps(tmp_path, 4, count=0)):
         small = journal.collective(group, shapes=[[1]], stack=journal.stack(("hang.py", 6, "norm")))
-        large = journal.collective(
-            group, shapes=[[1000]], stack=journal.stack(("hang.py", 14, "step"))
-        )
+        stack = journal.stack(("hang.py", 14, "step"))
+        large = journal.collective(group, shapes=[[1000]], stack=stack)
         calls = [small, large, small, large, large if journal.rank == 1 else small]
         for number, call in enumerate(calls, 1):
             t = (100 + number) * MS
@@ -112,9 +111,8 @@ def test_one_call_that_a_few_left_out_is_told_of_them(tmp_path: Path) -> None:
             call = journal.collective(group, "barrier", shapes=None, stack=where)
         journal.begin(call, 200 * MS, q=4)
     found = finds(tmp_path, "op_mismatch", [0])
-    assert (found.hint or "").startswith(
-        "Rank 0 skipped the call at train.py:8, which ranks 1, 2 make, or made one more at"
-    )
+    told = "Rank 0 skipped the call at train.py:8, which ranks 1, 2 make, or made one more at"
+    assert (found.hint or "").startswith(told)
 
 
 def test_splits_are_printed(tmp_path: Path) -> None:
@@ -165,15 +163,12 @@ def test_ddp_says_whose_model_differs(tmp_path: Path, named: bool) -> None:
     for journal, _ in steps(tmp_path, 3):
         rank = journal.rank or 0
         mine, other = (3, 4) if rank == 1 else (4, 3)
-        fail(
-            journal,
-            1 * S,
-            "RuntimeError",
-            "DDP expects same model across all ranks, but"
-            f" Rank {rank} has {mine} params, while rank {0 if rank == 1 else 1} has inconsistent"
-            f" {other} params.",
-            parameters=["a", "b", "head", "old"][rank == 1 :][:mine] if named else [],
+        text = (
+            f"DDP expects same model across all ranks, but Rank {rank} has {mine} params, while"
+            f" rank {0 if rank == 1 else 1} has inconsistent {other} params."
         )
+        names = ["a", "b", "head", "old"][rank == 1 :][:mine] if named else []
+        fail(journal, 1 * S, "RuntimeError", text, parameters=names)
     found = finds(tmp_path, "process_failed", [1])
     assert ("The model of rank 1 lacks a." in found.summary) == named
     assert [names for _, names in found.parameters] == [("a",)] * named
@@ -278,17 +273,16 @@ def test_who_left_a_collective_out_is_a_round_ahead(tmp_path: Path, short: int) 
             t += 50 * MS
             if n < 4:
                 journal.run(gather, t=t, d=5 * MS, q=n)
-        journal.begin(*((recv, t, 5) if rank == short else (gather, t, 4))[:2],
-                      q=5 if rank == short else 4)  # fmt: skip
+        call, q = (recv, 5) if rank == short else (gather, 4)
+        journal.begin(call, t, q=q)
     found = only(findings(tmp_path))
     others = ", ".join(str(rank) for rank in range(4) if rank != short)
     assert found.kind == "deadlock"
     assert ranks(tmp_path, found.culprits) == ([1] if short == 1 else [])
     if short == 1:
         assert (found.hint or "").startswith("Rank 1 went on to recv from rank 0 (train.py:20)")
-        assert f"in which ranks {others} are: look for a call that it left out" in (
-            found.hint or ""
-        )
+        told = f"in which ranks {others} are: look for a call that it left out"
+        assert told in (found.hint or "")
     else:
         assert (found.hint or "").startswith("Rank 3 left out all_gather #4 of the default group")
         assert "; or rank 2 left out the send" in (found.hint or "")
@@ -301,9 +295,8 @@ TOLD = f"went on without it: {ERROR}."
 def gather_object(journal: Journal, group: int, t: int, q: int, *, raises: str = "") -> None:
     """``all_gather_object``, in its first collective; or raised before that, as it pickles."""
     where = journal.stack(("train.py", 15, "collect"), ("train.py", 32, "main"))
-    outer = journal.call(
-        "all_gather_object", kind="composed", group=group, origin="python", stack=where
-    )
+    keys = {"kind": "composed", "group": group, "origin": "python", "stack": where}
+    outer = journal.call("all_gather_object", **keys)
     number = journal.begin(outer, t)
     if raises:
         journal.end(number, MS // 4, x=journal.string(raises))
@@ -331,15 +324,12 @@ def test_who_raised_who_went(tmp_path: Path, make: type, world_size: int, who: l
             journal.begin(journal.collective(group, "barrier", stack=where), 210 * MS, q=3)
     found = only(findings(tmp_path))
     line = 15 if make is gather_object else 16
-    assert (found.kind, found.certainty) == (
-        "op_mismatch",
-        "certain" if len(who) == 1 else "likely",
-    )
+    certainty = "certain" if len(who) == 1 else "likely"
+    assert (found.kind, found.certainty) == ("op_mismatch", certainty)
     assert ranks(tmp_path, found.culprits) == who
     assert found.summary.endswith(TOLD)
-    assert f"Just before, {'scatter' if line == 16 else 'all_gather_object'} (train.py:{line})" in (
-        found.summary
-    )
+    name = "scatter" if line == 16 else "all_gather_object"
+    assert f"Just before, {name} (train.py:{line})" in found.summary
     assert (found.hint or "").startswith(f"Find why the call at train.py:{line} raised on rank")
     assert ERROR in (found.hint or "")
     assert "inputs" not in (found.hint or "")

@@ -175,12 +175,9 @@ def test_two_keys_in_turn(tmp_path: Path, *, busy: bool) -> None:
     if busy:
         assert found == []
         return
-    assert (only(found).kind, found[0].certainty, found[0].culprits) == (
-        "store_key_missing",
-        "likely",
-        (),
-    )
-    assert "asked for 'app/job/5' and 'app/stop' again and again" in found[0].summary
+    one = only(found)
+    assert (one.kind, one.certainty, one.culprits) == ("store_key_missing", "likely", ())
+    assert "asked for 'app/job/5' and 'app/stop' again and again" in one.summary
 
 
 def test_somebody_gets_on(tmp_path: Path) -> None:
@@ -274,9 +271,8 @@ def test_a_server_that_is_still(tmp_path: Path, look: Look, *, again: bool) -> N
             if again:
                 stand(journal, S, "train.py", 60, "main")
         beat(journal, (5 if again else UNTIL_S) if journal.rank else 0)
-    found = finds(
-        tmp_path, "no_progress", [0], certainty="likely", look=look, stall_s=3 if again else 10
-    )
+    keys = {"certainty": "likely", "look": look, "stall_s": 3 if again else 10}
+    found = finds(tmp_path, "no_progress", [0], **keys)
     assert "rank 0, which serves this store, does not answer" in found.summary
 
 
@@ -381,9 +377,8 @@ def test_whoever_asks_a_store_is_looked_at_there(tmp_path: Path) -> None:
     """Rank 1 kept a lock, and is in the last barrier, where others, who ask for it, never came."""
     for journal, group in alive(steps(tmp_path, 3), UNTIL_S):
         if journal.rank == 1:
-            last = journal.collective(
-                group, "barrier", stack=journal.stack(("train.py", 90, "end"))
-            )
+            stack = journal.stack(("train.py", 90, "end"))
+            last = journal.collective(group, "barrier", stack=stack)
             journal.begin(last, 250 * MS, q=3)
         else:
             take, give = (store_call(journal, "compare_set", line) for line in (61, 62))

@@ -46,9 +46,8 @@ def test_the_first_failure_is_the_finding_and_echoes_follow(tmp_path: Path) -> N
             journal.begin(call, 200 * MS, q=3)
             beat(journal, 20)
     found = finds(tmp_path, "process_failed", [1], certainty="certain", waiting=[0, 2])
-    assert found.summary == (
-        "Rank 1 failed first: ValueError: the loss is not a number (train.py:30)."
-    )
+    told = "Rank 1 failed first: ValueError: the loss is not a number (train.py:30)."
+    assert found.summary == told
     assert any(text.startswith("Rank 0 failed with RuntimeError") for text in found.consequences)
 
 
@@ -137,10 +136,8 @@ def test_beats_missed_just_before_the_end_make_nobody_sure(tmp_path: Path, lives
             journal.begin(journal.collective(group, backend="nccl"), 200 * MS, q=3)
         beat(journal, 20 if journal.rank == 0 else 15)
     seen = Observation(True if lives else None)
-    finds(
-        tmp_path, "missing_participant", [1], certainty="certain" if lives else "likely",
-        look=lambda _: seen,
-    )  # fmt: skip
+    certainty = "certain" if lives else "likely"
+    finds(tmp_path, "missing_participant", [1], certainty=certainty, look=lambda _: seen)
 
 
 def test_a_hanging_job_that_was_aborted_keeps_its_verdict(tmp_path: Path) -> None:
@@ -249,10 +246,8 @@ def test_work_that_was_dropped_unwaited_is_a_note(tmp_path: Path) -> None:
         leave(journal, 300 * MS)
     found = findings(tmp_path)
     assert {f.severity for f in found} == {"note"}
-    assert sorted((f.kind, f.op) for f in found) == [
-        ("unwaited_work", "all_reduce"),
-        ("unwaited_work", "recv"),
-    ]
+    told = sorted((f.kind, f.op) for f in found)
+    assert told == [("unwaited_work", "all_reduce"), ("unwaited_work", "recv")]
 
 
 def test_a_connection_to_a_worker_of_the_loader_is_none_to_a_rank(tmp_path: Path) -> None:
@@ -318,9 +313,8 @@ def test_sys_exit_with_a_code_is_a_failure(tmp_path: Path) -> None:
     for journal, _ in hang_without(tmp_path, 3, 1, 2, beats=False):
         leave_with(journal, 210 * MS, code=3, line=55)
     found = finds(tmp_path, "process_failed", [1, 2], certainty="certain")
-    assert found.summary.startswith(
-        "Ranks 1, 2 ended with exit code 3 at train.py:55 in main, after all_reduce #2"
-    )
+    told = "Ranks 1, 2 ended with exit code 3 at train.py:55 in main, after all_reduce #2"
+    assert found.summary.startswith(told)
     assert [one.line for one in found.locations] == [55, 55]
 
 
@@ -352,9 +346,8 @@ def test_an_agent_knows_the_code_that_sys_exit_hides(tmp_path: Path) -> None:
     jobs = steps(tmp_path, 2, parent=agent.process)
     for journal, _ in jobs:
         failed = journal.rank == 1
-        event = (
-            {"event": "failed", "code": 3} if failed else {"event": "killed", "signal": "SIGTERM"}
-        )
+        end = {"code": 3} if failed else {"signal": "SIGTERM"}
+        event = {"event": "failed" if failed else "killed", **end}
         agent.define("worker", t=(400 if failed else 500) * MS, pid=journal.pid, **event)
     leave(jobs[1][0], 210 * MS)
     fail(agent, 600 * MS, "ChildFailedError", "")
@@ -396,9 +389,8 @@ def test_whom_a_launcher_ended_alone_since_another_aborted_did_not_fail(tmp_path
             message = journal.message(group, "recv" if rank else "send", 1 - rank, **keys)
             if rank:
                 journal.begin(message, 200 * MS, q=1)
-                parent.define(
-                    "worker", t=300 * MS, pid=journal.pid, event="failed", signal="SIGABRT"
-                )
+                end = {"event": "failed", "signal": "SIGABRT"}
+                parent.define("worker", t=300 * MS, pid=journal.pid, **end)
                 continue
             journal.run(message, t=200 * MS, d=MS, q=1)
         number = journal.begin(journal.collective(group), 202 * MS, q=3)
@@ -462,9 +454,8 @@ def test_a_forked_child_in_an_inherited_group_is_told_as_that(tmp_path: Path) ->
             beat(child, 20)
     found = finds(tmp_path, "not_in_group", severity="error", certainty="certain")
     assert found.waiting == ()
-    assert found.summary.startswith(
-        "Process 5001, a forked child of rank 1, has been in all_reduce"
-    )
+    told = "Process 5001, a forked child of rank 1, has been in all_reduce"
+    assert found.summary.startswith(told)
 
 
 @pytest.mark.parametrize("parent", [0, 1], ids=["the server of the store", "a client"])

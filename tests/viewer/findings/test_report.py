@@ -22,14 +22,12 @@ from support.states import hang as many_hang
 
 FINDING = {
     "kind", "severity", "certainty", "because", "summary", "hint", "culprits", "culprit_ranks",
-    "waiting",
-    "waiting_ranks", "device", "op", "group", "seq", "key", "cycle", "locations", "consequences",
-    "activity", "deadline", "job",
+    "waiting", "waiting_ranks", "device", "op", "group", "seq", "key", "cycle", "locations",
+    "consequences", "activity", "deadline", "job",
 }  # fmt: skip
 PROCESS = {
-    "source",
-    "id", "job", "role", "rank", "local_rank", "world_size", "host", "pid", "attempt", "state",
-    "last",
+    "source", "id", "job", "role", "rank", "local_rank", "world_size", "host", "pid", "attempt",
+    "state", "last",
 }  # fmt: skip
 ROOT = Path(__file__).parents[3]
 
@@ -50,9 +48,8 @@ def test_the_contracts_keys(tmp_path: Path, capsysbinary: pytest.CaptureFixture[
     hang(tmp_path)
     code, told = as_json(tmp_path, capsysbinary)
     assert (code, told["format"], told["healthy"]) == (1, 1, False)
-    assert set(told) == {
-        *("format", "healthy", "evidence", "processes", "findings", "jobs", "said", "coverage")
-    }
+    keys = "format healthy evidence processes findings jobs said coverage"
+    assert set(told) == {*keys.split()}
     (finding,) = told["findings"]
     assert set(finding) == FINDING
     assert (finding["culprit_ranks"], finding["waiting_ranks"]) == ([1], [0])
@@ -84,9 +81,8 @@ def test_reports_follow_the_schema(
     schema = json.loads((files("disttrace_viewer.diagnosis") / "diagnose.schema.json").read_text())
     Draft202012Validator.check_schema(schema)
     code, told = as_json(tmp_path, capsysbinary)
-    assert (code, told["healthy"], bool(told["findings"])) == (
-        (0, True, False) if job == "healthy" else (1, False, True)
-    )
+    wanted = (0, True, False) if job == "healthy" else (1, False, True)
+    assert (code, told["healthy"], bool(told["findings"])) == wanted
     assert list(Draft202012Validator(schema).iter_errors(told)) == []
     told["findings"].append({"kind": "something else"})
     assert not Draft202012Validator(schema).is_valid(told)
@@ -98,15 +94,11 @@ def test_many_ranks_are_folded(tmp_path: Path, capsysbinary: pytest.CaptureFixtu
     _, told = as_json(tmp_path, capsysbinary)
     schema = json.loads((files("disttrace_viewer.diagnosis") / "diagnose.schema.json").read_text())
     assert list(Draft202012Validator(schema).iter_errors(told)) == []
-    assert sorted((p["count"], str(p["ranks"])) for p in told["processes"]) == [
-        (1, "[69]"),
-        (69, "[{'from': 0, 'to': 68, 'step': 1}]"),
-    ]
+    folded = sorted((p["count"], str(p["ranks"])) for p in told["processes"])
+    assert folded == [(1, "[69]"), (69, "[{'from': 0, 'to': 68, 'step': 1}]")]
     (found,) = told["findings"]
-    assert (found["culprit_ranks"], found["waiting_ranks"]) == (
-        [69],
-        [{"from": 0, "to": 68, "step": 1}],
-    )
+    assert found["culprit_ranks"] == [69]
+    assert found["waiting_ranks"] == [{"from": 0, "to": 68, "step": 1}]
     assert (found["waiting_count"], told["coverage"]["whole"]) == (69, 70)
     assert main(["diagnose", str(tmp_path), "--json", "--full"]) == 1
     whole = json.loads(capsysbinary.readouterr().out)
@@ -143,12 +135,10 @@ def test_the_text_leads_with_the_finding_and_shows_everybody(tmp_path: Path) -> 
     assert text[1].startswith("   What to do: ")
     where = text.index("Where the ranks are:")
     first, second = text[where + 1 : where + 3]
-    assert re.match(
-        r"▶ rank 1 +silent for \d+ days +not in any collective .*at loader.py:9 in load$", first
-    )
-    assert re.match(
-        r"  rank 0 +silent for \d+ days +in all_reduce #3 of the default group for 19.8 s", second
-    )
+    told = r"▶ rank 1 +silent for \d+ days +not in any collective .*at loader.py:9 in load$"
+    assert re.match(told, first)
+    told = r"  rank 0 +silent for \d+ days +in all_reduce #3 of the default group for 19.8 s"
+    assert re.match(told, second)
     assert second.endswith("at train.py:10 in main")
     assert text[-1].startswith("Read: 2 journals, 5 operations of 1 job.")
 

@@ -84,9 +84,8 @@ def test_a_limit_that_was_handled_breaks_nothing(tmp_path: Path, *, handled: boo
     """What the program fails of after that is its own, unless it was raised from it."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 0:
-            number = journal.issue(
-                journal.collective(group, asynchronous=True), 200 * MS, q=3, d=MS
-            )
+            call = journal.collective(group, asynchronous=True)
+            number = journal.issue(call, 200 * MS, q=3, d=MS)
             journal.record(w=number, d=MS)
             journal.record(e=number, d=2 * S, x=journal.string(LIMIT), r=1)
             stack = journal.stack(("/src/train.py", 31, "step"))
@@ -207,9 +206,8 @@ def test_who_is_needed_by_nobody_while_others_get_on(tmp_path: Path) -> None:
         if journal.rank == 2:
             awaits_key(journal)
         else:
-            active = journal.group(
-                store=journal.prefix_store(1, "active"), name="active", ranks=[0, 1]
-            )
+            store = journal.prefix_store(1, "active")
+            active = journal.group(store=store, name="active", ranks=[0, 1])
             call = journal.collective(active)
             for n in range(3, 10 * UNTIL_S + 5):
                 journal.run(call, t=n * S // 10, d=MS, q=n - 2)

@@ -91,9 +91,8 @@ def test_other_content_under_a_name_that_is_there_is_left_out(tmp_path: Path) ->
     out = tmp_path / "out"
     out.mkdir()
     (out / JOURNAL).write_bytes(b"mine\n")
-    found = archives.unpack(
-        [str(archive(tmp_path / "x.tgz", (named(JOURNAL), b"its\n")))], str(out)
-    )
+    packed = archive(tmp_path / "x.tgz", (named(JOURNAL), b"its\n"))
+    found = archives.unpack([str(packed)], str(out))
     assert (found.files, found.left_out) == (0, 1)
     assert files(out) == {JOURNAL: b"mine\n"}
 

@@ -37,28 +37,20 @@ class Piece:
 
 
 CASES = (
-    Piece(
-        "stuck_watchdog",
-        "no_progress",
-        says=("rank 0 (EXPERT_TENSOR_AND_MODEL", "rank 4 (EXPERT_MODEL", "480 s", "GIL"),
-    ),
-    Piece(
-        "summary_only",
-        "process_failed",
-        (1,),
-        ("Rank 1 failed first, with exit code 1", "06:21:10", "ended after it"),
-    ),
+    Piece("stuck_watchdog", "no_progress", (),
+          ("rank 0 (EXPERT_TENSOR_AND_MODEL", "rank 4 (EXPERT_MODEL", "480 s", "GIL")),
+    Piece("summary_only", "process_failed", (1,),
+          ("Rank 1 failed first, with exit code 1", "06:21:10", "ended after it")),
     Piece("detail_mismatch", "op_mismatch", (), ("#485", "train.py:91", "train.py:44"), ("first",)),
     Piece("monitored", "missing_participant", (3,), ("monitored_barrier",)),
     Piece("sync_is_a_wait", "no_progress", (), ("train.py:99", "train.py:88"), (" for 1",)),
-    Piece(
-        "one_file_of_all", "missing_participant", (2,), ("data.py:31", "train.py:77"), (" for ",)
-    ),
+    Piece("one_file_of_all", "missing_participant", (2,), ("data.py:31", "train.py:77"),
+          (" for ",)),
     Piece("what_line", "no_progress", (), ("all_gather #1", "may have more members")),
     Piece("stack_in_the_log", "missing_participant", (0,), ("broadcast #77", "runner.py:484")),
     Piece("nccl_info", "op_mismatch", (3,), ("Rank 3 left out all_gather_into_tensor #644",)),
     Piece("error_files", "process_failed", (1,), ("ValueError: shard 7 is empty (train.py:33)",)),
-)
+)  # fmt: skip
 
 
 C10D = "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -153,11 +145,9 @@ RESTATED = {
         "\n".join(interrupted(r, 30 if r == 2 else 44, waits=r != 2) for r in range(4)),
         Piece("", "missing_participant", (2,), ("train.py:30", "train.py:44"), (" for 1",)),
     ),
-    "an old summary": (
-        OLD_SUMMARY,
-        Piece("", "process_failed", (2,), ("Rank 2 failed first",), ("after it",)),
-    ),
-}
+    "an old summary":
+        (OLD_SUMMARY, Piece("", "process_failed", (2,), ("Rank 2 failed first",), ("after it",))),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RESTATED)
@@ -225,10 +215,8 @@ def test_what_stands_around_lines(tmp_path: Path, name: str) -> None:
     text = "\n".join([raised(2, "ValueError: shard 9 is empty"), summed((3, -15), (2, 1))])
     lines = ["It fails:", "", *map(AROUND[name], text.splitlines()), "", "Any idea?"]
     (tmp_path / "job.log").write_text("\n".join(lines[2 * (name == "docker") :]))
-    check(
-        diagnose(tmp_path / "job.log"),
-        Piece("", "process_failed", (2,), ("shard 9 is empty (train.py:44)",)),
-    )
+    told = Piece("", "process_failed", (2,), ("shard 9 is empty (train.py:44)",))
+    check(diagnose(tmp_path / "job.log"), told)
 
 
 def check(report: Report, piece: Piece) -> None:

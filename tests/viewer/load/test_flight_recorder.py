@@ -343,11 +343,9 @@ def test_a_launch_in_a_ring_that_lacks_a_message_blames_no_innocent(
 ) -> None:
     """Rank 2 leaves its send to 3 out, all else is through; only a whole ring can tell that."""
     sides = {
-        0: ("send 0->1", "recv 0<-3"),
-        1: ("send 1->2", "recv 1<-0"),
-        2: ("recv 2<-1",),
+        0: ("send 0->1", "recv 0<-3"), 1: ("send 1->2", "recv 1<-0"), 2: ("recv 2<-1",),
         3: ("send 3->0", "recv 3<-2"),
-    }
+    }  # fmt: skip
     dumps = {}
     for rank, names in sides.items():
         state = "scheduled" if rank == 3 else "completed"
@@ -368,11 +366,9 @@ def test_a_launch_in_a_ring_that_lacks_a_message_blames_no_innocent(
 def test_launches_around_a_ring_lack_a_message(tmp_path: Path, posted: bool, active: bool) -> None:
     """Each is over when all that hang together are: no other has a fault of its own."""
     sides: dict[int, tuple[str, ...]] = {
-        0: ("send 0->1", "recv 0<-3"),
-        1: ("send 1->2", "recv 1<-0"),
-        2: ("recv 2<-1",) * posted,
+        0: ("send 0->1", "recv 0<-3"), 1: ("send 1->2", "recv 1<-0"), 2: ("recv 2<-1",) * posted,
         3: ("send 3->0", "recv 3<-2"),
-    }
+    }  # fmt: skip
     dumps = {}
     for rank, names in sides.items():
         kept = batch(*names, seq=1, state="scheduled", at_s=1) if names else []
@@ -421,18 +417,14 @@ def test_rings_are_compared_by_number(tmp_path: Path) -> None:
         for rank, (first, last) in {0: (50, 99), 1: (52, 99), 2: (47, 99), 3: (50, 99)}.items()
     }
     (found,) = diagnose(write(tmp_path / "dumps", rings, made_s=90.0)).findings
-    assert (found.kind, found.certainty, found.culprit_ranks) == (
-        "missing_participant",
-        "likely",
-        (2,),
-    )
+    assert (found.kind, found.certainty) == ("missing_participant", "likely")
+    assert found.culprit_ranks == (2,)
     assert found.seq == 100
 
 
 def test_counts_alone_tell_who_is_behind(tmp_path: Path) -> None:
-    dumps = {
-        rank: dump([], groups=WORLD, status={"0": (7, 6) if rank != 3 else (6, 6)}) for rank in ALL
-    }
+    counts = {rank: (7, 6) if rank != 3 else (6, 6) for rank in ALL}
+    dumps = {r: dump([], groups=WORLD, status={"0": counts[r]}) for r in ALL}
     report = diagnose(write(tmp_path / "dumps", dumps))
     assert "Nothing is wrong" not in str(report)
     assert "Rank 3 had not come" in str(report)
@@ -524,16 +516,14 @@ HOSTILE = {
     "ten bytes that ask for a memo of gigabytes": nested("K\1r\0\0\0\1"),
     "pairs in each other": nested(")" + "\x85" * 100_000),
     "more pairs than any dump": nested(")" + "\x85" * 300_000),
-    "lists in each other": nested("(" * 100),
-    "a list that holds itself": nested("]q\1h\1a"),
+    "lists in each other": nested("(" * 100), "a list that holds itself": nested("]q\1h\1a"),
     "a list of ten lists of ten lists": nested(laughs(12)),
     "an array of a terabyte": nested("\x96\0\0\0\0\0\1\0\0"),
     "a text of four gigabytes": nested("X\xff\xff\xff\xff"),
-    "a number of a gigabyte": nested("\x8b\xff\xff\xff\x3f"),
-    "an extension": nested("\x82\1"),
+    "a number of a gigabyte": nested("\x8b\xff\xff\xff\x3f"), "an extension": nested("\x82\1"),
     "something persistent": nested("K\1Q"),
     "a frame of more than there is": nested("\x95" + "\xff" * 8),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)

@@ -22,11 +22,9 @@ PAIR = {"pg_name": "1", "pg_desc": "tp", "pg_size": 2, "ranks": [0, 1]}
 
 
 def profile(
-    folder: Path,
-    rank: int,
-    events: Sequence[dict[str, Any]],
+    folder: Path, rank: int, events: Sequence[dict[str, Any]],
     groups: Sequence[dict[str, Any]] = WORLD,
-) -> None:
+) -> None:  # fmt: skip
     """A file as Kineto writes it, as far as it is read."""
     value = {
         "schemaVersion": 1,

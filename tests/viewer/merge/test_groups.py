@@ -102,11 +102,8 @@ def test_without_a_store_name_members_and_time_decide(tmp_path: Path) -> None:
     for journal in workers(tmp_path, 2, job="other", host="else", boot_id="else"):
         journal.group(name="0")
     found = groups(tmp_path)
-    assert sorted((g.name, ranks(g)) for g in found) == [
-        ("0", [0, 1]),
-        ("0", [0, 1]),
-        ("7", [0, 1]),
-    ]
+    told = sorted((g.name, ranks(g)) for g in found)
+    assert told == [("0", [0, 1]), ("0", [0, 1]), ("7", [0, 1])]
 
 
 def test_an_unknown_prefix_is_matched_by_name(tmp_path: Path) -> None:

@@ -32,34 +32,27 @@ def memberships(folder: Path) -> list[set[int | None]]:
 
 
 def test_an_agent_and_all_that_descend_from_it_are_one_job(tmp_path: Path) -> None:
-    """Workers and their children belong to the agent's job, whatever they call it."""
-    agent = drawn(tmp_path, 1, role="agent")
-    worker = drawn(tmp_path, 2, parent=agent.process, rank=0, world_size=1)
-    drawn(tmp_path, 3, parent=worker.process, role="child")
-    assert memberships(tmp_path) == [{1, 2, 3}]
-    assert survey([str(tmp_path)]).jobs[0].id == "job_1"
-
-
-def test_two_agents_of_one_launcher_are_two_jobs(tmp_path: Path) -> None:
-    """An agent is a launch of its own, whoever started it."""
+    """Whatever they call it, and whoever started it; children of a process that never used c10d,
+    and so wrote nothing, are one job all the same.
+    """
+    agent = drawn(tmp_path / "one", 1, role="agent")
+    worker = drawn(tmp_path / "one", 2, parent=agent.process, rank=0, world_size=1)
+    drawn(tmp_path / "one", 3, parent=worker.process, role="child")
+    assert memberships(tmp_path / "one") == [{1, 2, 3}]
+    assert survey([str(tmp_path / "one")]).jobs[0].id == "job_1"
     for pid in (1, 2):
-        agent = drawn(tmp_path, pid, role="agent", parent="f" * 32)
-        drawn(tmp_path, pid + 10, parent=agent.process, rank=0, world_size=1)
-    assert memberships(tmp_path) == [{1, 11}, {2, 12}]
-
-
-def test_children_of_a_process_without_a_journal_are_siblings(tmp_path: Path) -> None:
-    """A parent that never used c10d wrote nothing, and its children are one job all the same."""
-    for pid in (1, 2):
-        drawn(tmp_path, pid, parent="f" * 32, role="child")
-    assert memberships(tmp_path) == [{1, 2}]
+        agent = drawn(tmp_path / "two", pid, role="agent", parent="f" * 32)
+        drawn(tmp_path / "two", pid + 10, parent=agent.process, rank=0, world_size=1)
+        drawn(tmp_path / "siblings", pid, parent="f" * 32, role="child")
+    assert memberships(tmp_path / "two") == [{1, 11}, {2, 12}]
+    assert memberships(tmp_path / "siblings") == [{1, 2}]
 
 
 def test_one_scheduler_id_is_one_job_while_its_processes_overlap(tmp_path: Path) -> None:
     """The same id an hour later is another launch, with a name of its own."""
     for pid, start in ((1, 0), (2, 0), (3, 3600 * S)):
-        journal = Journal(tmp_path, pid=pid, job="77", job_source="SLURM_JOB_ID",
-                          t0=10**12 + start)  # fmt: skip
+        source, t0 = "SLURM_JOB_ID", 10**12 + start
+        journal = Journal(tmp_path, pid=pid, job="77", job_source=source, t0=t0)
         journal.define("exit", t=S, how="normal", code=0)
     assert memberships(tmp_path) == [{1, 2}, {3}]
     assert [job.id for job in survey([str(tmp_path)]).jobs] == ["77", "77.2"]
@@ -101,9 +94,8 @@ def two_replicas(folder: Path) -> None:
             ranks[1].tcp_store(29999, host="0.0.0.0", server=True)
         child = drawn(folder, 100 * replica + 9, parent=ranks[1].process, role="child")
         store = child.prefix_store(child.tcp_store(29999, host="localhost"), "replicas_1")
-        call = child.collective(
-            child.group(store, name="", ranks=None, rank=replica, size=2, default=False)
-        )
+        group = child.group(store, name="", ranks=None, rank=replica, size=2, default=False)
+        call = child.collective(group)
         child.run(call, t=S + replica * MS, d=MS, q=1)
 
 
@@ -193,7 +185,6 @@ def test_programs_that_share_no_more_than_a_name_are_two_jobs(tmp_path: Path) ->
     assert {*map(frozenset, memberships(folder))} == {frozenset({one.pid}) for one in programs}
     assert [job.id for job in survey([str(folder)]).jobs] == ["sweep", "sweep.2"]
     for pid in (1, 2):
-        Journal(
-            tmp_path / "late", pid=pid, rank=pid, world_size=4, job="x", job_source="DISTTRACE_JOB"
-        )
+        source = "DISTTRACE_JOB"
+        Journal(tmp_path / "late", pid=pid, rank=pid, world_size=4, job="x", job_source=source)
     assert memberships(tmp_path / "late") == [{1, 2}]

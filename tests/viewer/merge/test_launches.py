@@ -38,13 +38,8 @@ def rank(
 
 def tries(found: Survey) -> list[list[tuple[str, int | None, int]]]:
     """Host, rank and true second of the start of the processes of each job, oldest first."""
-    return [
-        sorted(
-            (p.host, p.rank, (p.t0 - T0) // S)
-            for p in map(found.processes.__getitem__, job.processes)
-        )
-        for job in found.jobs
-    ]
+    of = [[found.processes[i] for i in job.processes] for job in found.jobs]
+    return [sorted((p.host, p.rank, (p.t0 - T0) // S) for p in ones) for ones in of]
 
 
 def seen(folder_: Path) -> list[list[tuple[str, int | None, int]]]:
@@ -53,13 +48,10 @@ def seen(folder_: Path) -> list[list[tuple[str, int | None, int]]]:
     of = {i: job.id for job in found.jobs for i in job.processes}
     for group in found.groups:
         assert len({of[m.process] for m in group.members}) == 1
-    assert sorted(len(group.members) for group in found.groups) == sorted(
-        len(job.processes) for job in found.jobs
-    )
+    wanted = sorted(len(job.processes) for job in found.jobs)
+    assert sorted(len(group.members) for group in found.groups) == wanted
     states = folder.of_journals([str(folder_)]).survey.jobs
-    assert sorted(len(job.processes) for job in states) == sorted(
-        len(job.processes) for job in found.jobs
-    )
+    assert sorted(len(job.processes) for job in states) == wanted
     return tries(found)
 
 
@@ -103,10 +95,8 @@ def test_a_rank_that_is_late_to_end_overlaps_with_the_next_try(tmp_path: Path) -
     rank(tmp_path, "a", 1, 0, 6, world=2)
     rank(tmp_path, "a", 0, 2, 20, world=2)
     rank(tmp_path, "a", 1, 7, 20, world=2)
-    assert tries(survey([str(tmp_path)])) == [
-        [("a", 0, 0), ("a", 1, 0)],
-        [("a", 0, 2), ("a", 1, 7)],
-    ]
+    told = [[("a", 0, 0), ("a", 1, 0)], [("a", 0, 2), ("a", 1, 7)]]
+    assert tries(survey([str(tmp_path)])) == told
 
 
 def test_one_that_crashed_is_of_the_launch_of_those_that_live_on(tmp_path: Path) -> None:
@@ -193,9 +183,8 @@ def test_a_rerun_right_after_all_were_killed(tmp_path: Path, kind: str, known_go
                 store = journal.tcp_store(29500, server=number == 0)
             else:
                 path = "/shared/meet"
-                store = journal.numbered(
-                    "store", type="FileStore", name=f"file://{path}", path=path
-                )
+                keys = {"type": "FileStore", "name": f"file://{path}", "path": path}
+                store = journal.numbered("store", **keys)
             journal.group(store, t=10 * MS)
             if known_gone and run == 0:
                 journal.define("seen", t=11 * S, state="gone", others=0)

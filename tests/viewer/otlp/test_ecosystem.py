@@ -102,11 +102,9 @@ def test_opentelemetry_instrument_torchrun(tmp_path: Path) -> None:
     command += [ROOT / "examples" / "pingpong.py"]
     with serve_grpc(Collector()) as collector:
         variables = {
-            "DISTTRACE_DIR": str(tmp_path),
-            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
-            "OTEL_SERVICE_NAME": "trainer",
-            "OMP_NUM_THREADS": "1",
-        }
+            "DISTTRACE_DIR": str(tmp_path), "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
+            "OTEL_SERVICE_NAME": "trainer", "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
         run_program(command, clean_environ(**variables), 120).check()
         wait_until(lambda: not exporters(tmp_path), 40)
     names = sorted(s.name for s in collector.of("process"))

@@ -10,11 +10,9 @@ from disttrace_viewer.otlp.pipeline import OpenExchanges
 from disttrace_viewer.otlp.spans import Exchanged
 
 BUILDER: Any = SimpleNamespace(
-    trace=lambda journal: "0" * 32,
-    top=lambda journal: None,
-    of_job=lambda journal, span: None,
+    trace=lambda journal: "0" * 32, top=lambda journal: None, of_job=lambda journal, span: None,
     unix=lambda journal, t: t,
-)
+)  # fmt: skip
 
 
 class Definitions:

@@ -22,20 +22,25 @@ from disttrace_viewer.otlp.target import target
 
 
 def test_a_tail_gives_each_line_once(tmp_path: Path) -> None:
-    """A line is there when its newline is, however it was written."""
+    """A line is there when its newline is, however it was written or long; also of a segment that
+    is dropped while it is being read.
+    """
     path = tmp_path / "segment"
     path.write_bytes(b"one\ntw")
     tail = Tail(str(path))
     assert tail.lines() == [b"one"]
     assert tail.lines() == []
     with path.open("ab") as file:
-        file.write(b"o\nthree\n")
-    assert tail.lines() == [b"two", b"three"]
+        file.write(b"o\nthree\n" + b"x" * 3_000_000 + b"\nshort\n")
+    path.unlink()
+    assert [len(line) for line in tail.lines()] == [3, 5, 3_000_000, 5]
     tail.close()
 
 
 def test_reserved_space_is_no_line(tmp_path: Path) -> None:
-    """NULs are room for what comes; a line with one in it is being written."""
+    """NULs are room for what comes; of a process that is gone such a hole is skipped, with the torn
+    line around it, and a torn last line stays unread.
+    """
     path = tmp_path / "segment"
     path.write_bytes(b"one\nt\0o\n" + bytes(100))
     tail = Tail(str(path))
@@ -45,35 +50,11 @@ def test_reserved_space_is_no_line(tmp_path: Path) -> None:
         file.write(b"w")
     assert tail.lines() == [b"two"]
     tail.close()
-
-
-def test_a_hole_that_nobody_will_fill_is_skipped(tmp_path: Path) -> None:
-    """Of a process that is gone, with the torn line around it; a torn last line stays unread."""
-    path = tmp_path / "segment"
     path.write_bytes(b"one\nt\0\0\nthree\nfo")
     tail = Tail(str(path))
     assert tail.lines() == [b"one"]
     assert tail.lines(final=True) == [b"three"]
     assert tail.lines(final=True) == []
-    tail.close()
-
-
-def test_a_deleted_file_is_read_to_its_end(tmp_path: Path) -> None:
-    """The oldest segment may be dropped while it is being read."""
-    path = tmp_path / "segment"
-    path.write_bytes(b"one\n")
-    tail = Tail(str(path))
-    path.unlink()
-    assert tail.lines() == [b"one"]
-    tail.close()
-
-
-def test_a_line_longer_than_the_chunk(tmp_path: Path) -> None:
-    """Is read as a whole."""
-    path = tmp_path / "segment"
-    path.write_bytes(b"x" * 3_000_000 + b"\nshort\n")
-    tail = Tail(str(path))
-    assert [len(line) for line in tail.lines()] == [3_000_000, 5]
     tail.close()
 
 
@@ -102,11 +83,9 @@ def test_group_ids_tell_apart_what_is_apart() -> None:
         return ids.group_id(
             {**group, **{k: v for k, v in changes.items() if k in group}},
             {"prefix": changes.get("prefix", store["prefix"])},
-            {**base, **{k: v for k, v in changes.items() if k in base}},
-            process="p",
-            attempt=0 if changes.get("attempt") is None else 1,
-            like_named=1,
-        )
+            {**base, **{k: v for k, v in changes.items() if k in base}}, process="p",
+            attempt=0 if changes.get("attempt") is None else 1, like_named=1,
+        )  # fmt: skip
 
     assert found() == found(host="node-7") == found(name="other")
     different = [
@@ -125,18 +104,13 @@ def locked(path: Path) -> int:
 
 
 def test_the_registry_goes_with_its_exporter(tmp_path: Path) -> None:
-    """When nobody came meanwhile, file and lock are given up."""
+    """When nobody came meanwhile; else it goes on with the one that found the lock taken."""
     path = tmp_path / "job.otlp"
     registry = JournalRegistry(str(path), locked(path))
     path.write_text("1 2 base\n")
     assert registry.poll() == [proc.Entry(1, "2", "base")]
     assert registry.release()
     assert not path.exists()
-
-
-def test_who_registers_before_the_release_is_served(tmp_path: Path) -> None:
-    """The exporter goes on with the one that found the lock taken."""
-    path = tmp_path / "job.otlp"
     registry = JournalRegistry(str(path), locked(path))
     with path.open("a") as file:
         file.write("1 2 base\n")

@@ -47,11 +47,9 @@ def test_findings_are_events_of_ends(tmp_path: Path) -> None:
             if event["name"] == "disttrace.verdict"
         ]
         wanted = {
-            "disttrace.finding": told.kind,
-            "disttrace.severity": "error",
-            "disttrace.certainty": told.certainty,
-            "disttrace.summary": told.summary,
-        }
+            "disttrace.finding": told.kind, "disttrace.severity": "error",
+            "disttrace.certainty": told.certainty, "disttrace.summary": told.summary,
+        }  # fmt: skip
         assert said == ([wanted] if rank in concerned else []), rank
 
 

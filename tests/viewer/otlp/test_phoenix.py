@@ -46,14 +46,12 @@ def spans(project: str) -> list[dict[str, Any]]:
 def settings(directory: Path, protocol: str, project: str) -> dict[str, Any]:
     """Variables that send a job to a project of Phoenix, which takes no metrics."""
     return {
-        "DISTTRACE": "1",
-        "DISTTRACE_DIR": str(directory),
-        "DISTTRACE_EXPORT": "json,otlp",
+        "DISTTRACE": "1", "DISTTRACE_DIR": str(directory), "DISTTRACE_EXPORT": "json,otlp",
         "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
         "OTEL_EXPORTER_OTLP_ENDPOINT": GRPC if protocol == "grpc" else WHERE,
         "OTEL_METRICS_EXPORTER": "none",
         "OTEL_RESOURCE_ATTRIBUTES": f"openinference.project.name={project}",
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])

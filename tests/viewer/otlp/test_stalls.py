@@ -41,9 +41,8 @@ def test_a_stall_is_an_event(
         export.stalled(SUMMARY, [[waits.process, number], ["another", 7]])
         export.finish()
     told = [span for span in collector.pending() if span.events]
-    assert [span.events for span in told] == [
-        (("disttrace.stalled", {"disttrace.summary": SUMMARY}),)
-    ]
+    event = ("disttrace.stalled", {"disttrace.summary": SUMMARY})
+    assert [span.events for span in told] == [(event,)]
     assert len({span.span for span in collector.pending()}) == 1 + sent
 
 

@@ -60,9 +60,8 @@ def test_some_programs(tmp_path: Path) -> None:
     assert lean.code == 1, lean
     assert "ERROR would_hang, likely: Would hang: Ranks 0, 1 wait for one another" in lean.stdout
     assert "fake let it pass since the message was small" in lean.stdout
-    healthy = run_program(
-        [sys.executable, "-c", LEAN, str(tmp_path / "from_any_source")], clean_environ()
-    )
+    command = [sys.executable, "-c", LEAN, str(tmp_path / "from_any_source")]
+    healthy = run_program(command, clean_environ())
     assert healthy.code == 0, healthy
 
 

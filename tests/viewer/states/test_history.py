@@ -61,9 +61,8 @@ def test_one_more_call_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, win
     monkeypatch.setattr(job, "WINDOW", window)
     (found,) = job.judged([str(tmp_path)], choose=all_of, look=nobody_knows).findings
     assert (found.kind, found.culprits) == ("missing_participant", ())
-    assert found.summary.startswith(
-        "Rank 0 made one more call (all_reduce #202 at train.py:77) than ranks 1, 2"
-    )
+    told = "Rank 0 made one more call (all_reduce #202 at train.py:77) than ranks 1, 2"
+    assert found.summary.startswith(told)
 
 
 def test_another_host_is_asked_for_the_calls_of_one_who_made_the_same(tmp_path: Path) -> None:
@@ -85,12 +84,10 @@ def test_another_host_is_asked_for_the_calls_of_one_who_made_the_same(tmp_path: 
         return unpacked(answers, ours).states
 
     found = job.judged(
-        [str(tmp_path / "a")],
-        choose=all_of,
-        others=unpacked([PeerReply("b", packed(there, nobody_knows))], ours).merged,
-        fetch=fetch,
+        [str(tmp_path / "a")], choose=all_of,
+        others=unpacked([PeerReply("b", packed(there, nobody_knows))], ours).merged, fetch=fetch,
         look=nobody_knows,
-    )
+    )  # fmt: skip
     assert len(asked) == 1
     assert asked[0] in there.states
     assert "Rank 0 made one more call (all_reduce #52 at train.py:77)" in found.findings[0].summary
@@ -157,10 +154,8 @@ def test_a_member_that_went_on_is_named_with_the_others(tmp_path: Path) -> None:
     for journal, group in steps(tmp_path, 3, 0):
         where = journal.stack(("train.py", 13, "share"))
         for number in (1, 2):
-            size = 3 + (journal.rank == 2)
-            call = journal.collective(
-                group, "broadcast", shapes=[[size if number == 1 else 99]], root=0, stack=where
-            )
+            shapes = [[3 + (journal.rank == 2) if number == 1 else 99]]
+            call = journal.collective(group, "broadcast", shapes=shapes, root=0, stack=where)
             if number == 1 or journal.rank == 1:
                 journal.run(call, (200 + number) * MS, MS // 2, q=number)
             elif journal.rank == 0:

@@ -47,9 +47,8 @@ def test_a_line_per_phase(tmp_path: Path) -> None:
     assert (launch.name, launch.at_ns) == ("launch", 0)
     assert launch.what == "agent 3999 serves tcp://localhost:4711, starts 2 workers"
     assert (group.name, group.at_ns, group.took_ns) == ("default group", 10 * MS, 12 * MS)
-    assert group.what == (
-        "ranks 0, 1 by init_process_group, env:// in tcp://localhost:4711 of agent 3999"
-    )
+    told = "ranks 0, 1 by init_process_group, env:// in tcp://localhost:4711 of agent 3999"
+    assert group.what == told
 
 
 def test_a_rank_that_never_became_ready_is_named(tmp_path: Path) -> None:
@@ -94,9 +93,8 @@ def test_a_group_made_by_hand_names_its_store_and_prefix(tmp_path: Path) -> None
     by_hand(tmp_path, group=True)
     (group,) = report(tmp_path).initialization
     assert (group.at_ns, group.took_ns) == (4 * MS, 4 * MS)
-    assert group.what == (
-        "ranks 0, 2 by ProcessGroupGloo in tcp://localhost:33629 of rank 1 under replicas_1/"
-    )
+    told = "ranks 0, 2 by ProcessGroupGloo in tcp://localhost:33629 of rank 1 under replicas_1/"
+    assert group.what == told
 
 
 def test_a_store_without_a_group_names_its_server_and_clients(tmp_path: Path) -> None:

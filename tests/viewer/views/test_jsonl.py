@@ -149,8 +149,8 @@ def test_parents_and_overrides(tmp_path: Path) -> None:
     group = journal.world()
     outer = journal.begin(journal.call("all_gather_object", kind="composed"), MS)
     call = journal.collective(group, args={"timeout": 5})
-    journal.begin(call, 2 * MS, q=1, p=outer, h=3, a={"shapes": [[7]], "bytes": 28,
-                                                      "args": {"extra": 1}})  # fmt: skip
+    more = {"shapes": [[7]], "bytes": 28, "args": {"extra": 1}}
+    journal.begin(call, 2 * MS, q=1, p=outer, h=3, a=more)
     above, below = exported(tmp_path)
     assert below["parent"] == above["id"]
     assert (below["shapes"], below["bytes"], below["dtypes"]) == ([[7]], 28, ["float32"])

@@ -41,9 +41,8 @@ def overlapping(tmp_path: Path) -> Path:
             journal.record(w=number, d=6 * MS)
             journal.end(number, whole)
             for nth in range(2):
-                number = journal.begin(
-                    bucket, t=t + (25 + 3 * nth) * MS, q=1 + STEPS + 2 * step + nth
-                )
+                q = 1 + STEPS + 2 * step + nth
+                number = journal.begin(bucket, t=t + (25 + 3 * nth) * MS, q=q)
                 journal.record(i=number, d=MS // 10)
                 journal.end(number, 5 * MS)
             journal.run(message, t=t + 40 * MS + rank * MS // 4, d=2 * MS, q=1 + step)
@@ -131,9 +130,8 @@ def test_tables_in_the_place_of_the_timeline(chromium: Browser, overlapping: Pat
     answers = disttrace.stats(overlapping).to_dict()["what_if"]
     assert len(cells(view, "whatif", 1)) == len(answers) > 0
     assert "rank 2's excess (most of it before train.py:10)" in cells(view, "whatif", 1)
-    assert view.run("T.run.what_if.rows.map((row) => row.saved)") == [
-        one["saved_ns"] for one in answers
-    ]
+    shown = view.run("T.run.what_if.rows.map((row) => row.saved)")
+    assert shown == [one["saved_ns"] for one in answers]
     path = disttrace.stats(overlapping).critical_path
     assert view.run("T.run.path.rows.map((row) => row.time)") == path["time_ns"].to_list()
     before = view.run("location.hash")
@@ -186,9 +184,8 @@ def test_what_is_in_view_is_saved(chromium: Browser, overlapping: Path, tmp_path
     saved = files["operations"]
     assert [row["id"] for row in saved] == rows["id"].to_list()
     assert [int(row["begin_ns"]) for row in saved] == rows["begin_ns"].to_list()
-    assert {(row["op"], row["rank"], row["line"]) for row in saved} == {
-        ("send", "2", "train.py:20 exchange")
-    }
+    told = {(row["op"], row["rank"], row["line"]) for row in saved}
+    assert told == {("send", "2", "train.py:20 exchange")}
     assert len(files["by-rank"]) == 4
     view.close()
 
@@ -279,11 +276,8 @@ def test_it_is_printed_light_and_whole(chromium: Browser, overlapping: Path) -> 
     """From the dark as well; on paper is no button."""
     view = Page(chromium, overlapping)
     view.run("store('dark'); paintTheme()")
-    assert chromium.printed("[height === L.height, width === PAPER.width, shift]") == [
-        True,
-        True,
-        0,
-    ]
+    sizes = chromium.printed("[height === L.height, width === PAPER.width, shift]")
+    assert sizes == [True, True, 0]
     assert view.run("height === get('view').clientHeight")
     view.press("v")
     seen = chromium.printed(

@@ -159,9 +159,8 @@ def test_tracks_are_processes_and_threads(job: Path) -> None:
     """A group per rank with its host and pid; what overlaps is beside the thread."""
     found = events(job)
     names = {e["pid"]: e["args"]["name"] for e in found if e["name"] == "process_name"}
-    assert set(names.values()) == {
-        "rank 0 (host, 4000)", "rank 1 (host, 4001)", "findings", "groups",
-    }  # fmt: skip
+    ranks = {"rank 0 (host, 4000)", "rank 1 (host, 4001)"}
+    assert set(names.values()) == {*ranks, "findings", "groups"}
     tracks = {e["tid"]: e["args"]["name"] for e in found if e["name"] == "thread_name"}
     assert len(tracks) == len([e for e in found if e["name"] == "thread_name"])
     where: dict[str, set[str]] = defaultdict(set)
@@ -326,9 +325,8 @@ def test_profiles_of_hosts_whose_clocks_are_seconds_apart_are_one_picture(tmp_pa
                 journal.run(journal.message(group, op, peer), t=t, d=d, q=seq)
                 us = (UNIX_NS + ahead + t - wall) / 1000
                 name = f"{op} {seq} {rank if op == 'send' else peer}"
-                profile.append(
-                    {"ph": "X", "name": name, "ts": us, "dur": d / 1000, "pid": 7, "tid": 1}
-                )
+                span = {"ph": "X", "name": name, "ts": us, "dur": d / 1000, "pid": 7, "tid": 1}
+                profile.append(span)
         journal.define("exit", t=S, how="normal", code=0)
         paths.append(tmp_path / str(rank) / f"{name_of_file}.gz")
         paths[-1].parent.mkdir()

@@ -135,12 +135,10 @@ def asked(trace: bytes, folder: Path) -> dict[str, list[list[Any]]]:
         command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
         command += [f"--user-data-dir={folder / 'profile'}", "--remote-debugging-port=0"]
         browser = subprocess.Popen(
-            [*command, f"{address}/check.html"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "HOME": str(folder)},
+            [*command, f"{address}/check.html"], stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, env={**os.environ, "HOME": str(folder)},
             start_new_session=True,
-        )
+        )  # fmt: skip
         try:
             found: dict[str, list[list[Any]]] = told.get(timeout=LIMIT_S)
         finally:
@@ -196,10 +194,8 @@ def test_perfetto_reads_it_without_a_complaint(tmp_path: Path) -> None:
         f"the default group: {what}" for what in (WAITING, FLYING, BUSY)
     }
     assert {name for (name,) in found["processes"]} == {
-        "findings",
-        "groups",
-        *(f"rank {rank} (host, {4000 + rank})" for rank in range(3)),
-    }
+        "findings", "groups", *(f"rank {rank} (host, {4000 + rank})" for rank in range(3)),
+    }  # fmt: skip
     # A flow for each collective and message, to every other one in it.
     exchanges = Exchanges(trace)
     starts = sum(event["ph"] == "s" for event in json.loads(document)["traceEvents"])

@@ -92,10 +92,8 @@ def test_what_is_in_flight_stands_out_with_age_and_line(tmp_path: Path) -> None:
     row = found.sequence.rows[1]
     assert row.marks == ((0, Mark.FLYING), (1, Mark.FLYING), (2, Mark.MISSING))
     assert row.place is None, "it stands below"
-    assert words(row)[1:] == [
-        "ranks 0, 1 were in flight when last heard of, for 5.00 s at train.py:10 main",
-        "missing: rank 2",
-    ]
+    flying = "ranks 0, 1 were in flight when last heard of, for 5.00 s at train.py:10 main"
+    assert words(row)[1:] == [flying, "missing: rank 2"]
     lines = painted(found)
     assert " +0.030000  ◐──◐──○  #2 all_reduce SUM float32[4]; 0, 1 +2.00 µs" in lines
     assert "            │  │  │  missing: rank 2" in lines

@@ -64,38 +64,30 @@ def test_a_row_per_position_the_culprit_first(tmp_path: Path) -> None:
     many(tmp_path, 3, culprit=2)
     found = snapshot(tmp_path)
     assert (found.verdict.level, found.verdict.kind) == ("fault", "missing_participant")
-    assert found.verdict.summary.startswith(
-        "Rank 2 never joined all_reduce #2 of the default group"
-    )
+    told = "Rank 2 never joined all_reduce #2 of the default group"
+    assert found.verdict.summary.startswith(told)
     culprit, rest = found.rows
     assert (culprit.who, culprit.doing) == ("rank 2", "not in any collective")
     assert (culprit.at, culprit.culprit) == ("train.py:3 in load", True)
     assert (rest.who, rest.doing) == ("ranks 0, 1", "in all_reduce #2 of the default group")
     assert (rest.at, rest.waits) == ("train.py:10 in main", True)
-    assert culprit.late is not None
-    assert rest.waiting is not None
-    assert culprit.late > 0.9
-    assert rest.waiting > 0.9
+    assert (culprit.late or 0) > 0.9
+    assert (rest.waiting or 0) > 0.9
     assert (culprit.waiting, rest.late) == (0, 0)
 
 
 def test_json_is_one_object_with_the_same_values(tmp_path: Path) -> None:
     """As documented: verdict, positions, job and time."""
     many(tmp_path, 3, culprit=2)
-    done = subprocess.run(
-        [sys.executable, "-m", "disttrace", "top", "--json", str(tmp_path)],
-        capture_output=True,
-        timeout=60,
-    )
+    command = [sys.executable, "-m", "disttrace", "top", "--json", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
     found = json.loads(done.stdout)
     values = api.snapshot(str(tmp_path)).to_dict()
     assert found == json.loads(json.dumps(values)) | {"time_ns": found["time_ns"]}
     assert found["verdict"]["kind"] == "missing_participant"
-    assert [(p["ranks"], p["culprit"]) for p in found["positions"]] == [
-        ([2], True),
-        ([0, 1], False),
-    ]
+    rows = [(p["ranks"], p["culprit"]) for p in found["positions"]]
+    assert rows == [([2], True), ([0, 1], False)]
 
 
 def test_every_picture_fits_and_never_without_the_culprit(tmp_path: Path) -> None:
@@ -175,9 +167,8 @@ def test_a_running_process_has_rates_and_a_place(tmp_path: Path) -> None:
     call = journal.collective(journal.world())
     for step in range(1, 11):
         journal.run(call, t=step * MS // 10, d=MS // 20, q=step)
-    stack = journal.stack(
-        ("/venv/site-packages/torch/utils/data/dataloader.py", 5, "next"), ("train.py", 3, "load")
-    )
+    loader = "/venv/site-packages/torch/utils/data/dataloader.py"
+    stack = journal.stack((loader, 5, "next"), ("train.py", 3, "load"))
     journal.record(at=2 * MS, h=0, k=stack)
     assert look(load([str(tmp_path)]).processes[0]).alive
     found = snapshot(tmp_path)
@@ -229,12 +220,9 @@ def test_on_a_terminal_it_follows_until_somebody_leaves(tmp_path: Path, way: str
     before = termios.tcgetattr(follow)
     process = subprocess.Popen(
         [sys.executable, "-m", "disttrace", "top", str(tmp_path), "--interval", "0.1"],
-        stdin=follow,
-        stdout=follow,
-        stderr=follow,
+        stdin=follow, stdout=follow, stderr=follow, start_new_session=True,
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"},
-        start_new_session=True,
-    )
+    )  # fmt: skip
     try:
         read_until(lead, b"waiting for journals")
         many(tmp_path, 3, culprit=2)

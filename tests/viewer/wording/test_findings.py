@@ -56,11 +56,9 @@ def test_those_at_one_place_share_a_clause() -> None:
     here = "at loader.py:9 in load, not in any collective"
     ends = [End(CLEAN if rank == 1 else ALIVE, 0) for rank in range(4)]
     evidence = SimpleNamespace(
-        trace=trace(),
-        ends=ends,
-        stands=lambda _: Frame("/app/loader.py", 9, "load"),
+        trace=trace(), ends=ends, stands=lambda _: Frame("/app/loader.py", 9, "load"),
         inside=lambda _: None,
-    )
+    )  # fmt: skip
     idle = lambda *_: None  # noqa: E731
     case: Any = SimpleNamespace(evidence=evidence, by_rank=list, at_work=idle, last=idle)
     where = partial(outside.where, case)
@@ -74,9 +72,8 @@ def test_those_at_one_place_share_a_clause() -> None:
 def test_a_worker_without_a_journal() -> None:
     """What is sure, and what may only lack its journal, of one and of many."""
     worker = Worker(0, 4711, "failed", 1, 0, 3, None)
-    words = [
-        ended_unseen.words(worker, sure=s, many=m) for s in (True, False) for m in (False, True)
-    ]
+    both = [(s, m) for s in (True, False) for m in (False, True)]
+    words = [ended_unseen.words(worker, sure=s, many=m) for s, m in both]
     assert words == [
         "ended with exit code 3 before it used torch.distributed",
         "ended with exit code 3 before they used torch.distributed",

@@ -14,11 +14,9 @@ def main() -> None:
     total = torch.zeros(1)
     for _ in range(2):
         loader = DataLoader(
-            TensorDataset(torch.arange(8.0)),
-            batch_size=2,
-            num_workers=2,
+            TensorDataset(torch.arange(8.0)), batch_size=2, num_workers=2,
             multiprocessing_context="fork",
-        )
+        )  # fmt: skip
         for (batch,) in loader:
             part = batch.sum().reshape(1)
             dist.all_reduce(part)
