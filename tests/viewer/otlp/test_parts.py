@@ -33,7 +33,8 @@ def test_a_tail_gives_each_line_once(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b"o\nthree\n" + b"x" * 3_000_000 + b"\nshort\n")
     path.unlink()
-    assert [len(line) for line in tail.lines()] == [3, 5, 3_000_000, 5]
+    assert tail.lines() == [b"two", b"three"]
+    assert [len(line) for line in tail.lines()] == [3_000_000, 5]
     tail.close()
 
 
