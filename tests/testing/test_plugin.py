@@ -159,14 +159,15 @@ def test_slow():
 
 @pytest.mark.long
 def test_workers_of_xdist_share_no_port(tmp_path: Path) -> None:
-    text = "\n".join(
-        [
-            "import pytest, torch, torch.distributed as dist",
-            "@pytest.mark.distributed(2)", "@pytest.mark.parametrize('n', range(8))",
-            "def test_it(n):", "    tensor = torch.ones(1) * n", "    dist.all_reduce(tensor)",
-            "    assert tensor[0] == 2 * n",
-        ]
-    )  # fmt: skip
+    text = """
+import pytest, torch, torch.distributed as dist
+@pytest.mark.distributed(2)
+@pytest.mark.parametrize("n", range(8))
+def test_it(n):
+    tensor = torch.ones(1) * n
+    dist.all_reduce(tensor)
+    assert tensor[0] == 2 * n
+"""
     assert "8 passed" in run(tmp_path, "-n", "4", text=text).stdout
 
 
@@ -224,15 +225,13 @@ def test_nothing_of_torch_is_imported_for_others(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
-    text = "\n".join(
-        [
-            "import os, pathlib, time, pytest",
-            "@pytest.mark.distributed(2, init=False)",
-            "def test_it():",
-            "    pathlib.Path(f'pid{os.environ[\"RANK\"]}').write_text(str(os.getpid()))",
-            "    time.sleep(600)",
-        ]
-    )
+    text = """
+import os, pathlib, time, pytest
+@pytest.mark.distributed(2, init=False)
+def test_it():
+    pathlib.Path(f"pid{os.environ['RANK']}").write_text(str(os.getpid()))
+    time.sleep(600)
+"""
     (tmp_path / "test_it.py").write_text(text)
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", "test_it.py", "-p", "no:cacheprovider"], cwd=tmp_path,

@@ -7,9 +7,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from disttrace_viewer.analysis.out_of_step import EXTRA, SKIPPED, SWAPPED, first_shift
+from disttrace_viewer.analysis.out_of_step import EXTRA, SKIPPED, SWAPPED, Shift, first_shift
 
 STEP = "abc"
+
+
+def shift(courses: dict[int, str], kind: Callable[[str], bool] = bool) -> Shift[int, str]:
+    found = first_shift(courses, kind=kind)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(
@@ -33,8 +39,7 @@ def test_a_branch_that_is_meant_is_no_shift(why: str, courses: list[str]) -> Non
 def test_a_skipped_call_is_found_where_nobody_noticed() -> None:
     """Of four ranks one leaves out the fifth call; from there on each call meets another one."""
     usual = STEP * 5
-    found = first_shift({0: usual, 1: usual, 2: usual[:4] + usual[5:], 3: usual})
-    assert found is not None
+    found = shift({0: usual, 1: usual, 2: usual[:4] + usual[5:], 3: usual})
     assert (found.how, found.number, found.members, found.others) == (SKIPPED, 5, (2,), (0, 1, 3))
     assert (found.calls, found.met, found.decided, found.newest) == (("b",), "c", True, 14)
 
@@ -43,8 +48,7 @@ def test_before_calls_that_cannot_be_one_a_single_equal_call_tells() -> None:
     """Rank 1 left out b in the second step; two calls later it is in R while others are in c."""
     courses = {0: "abcRabc", 1: "abcRacR", 2: "abcRabc"}
     assert first_shift(courses) is None
-    found = first_shift(courses, kind=str.isupper)
-    assert found is not None
+    found = shift(courses, kind=str.isupper)
     assert (found.how, found.number, found.members, found.calls) == (SKIPPED, 6, (1,), ("b",))
     assert first_shift({0: "abcRaxc", 1: "abcRayR", 2: "abcRaxc"}, kind=str.isupper) is None
 
@@ -52,19 +56,16 @@ def test_before_calls_that_cannot_be_one_a_single_equal_call_tells() -> None:
 def test_a_habit_of_one_rank_hides_no_shift_of_another() -> None:
     """Rank 0 calls from a line of its own in each step."""
     usual = "abc" * 4
-    found = first_shift({0: usual.replace("b", "h"), 1: usual[:7] + usual[8:], 2: usual})
-    assert found is not None
+    found = shift({0: usual.replace("b", "h"), 1: usual[:7] + usual[8:], 2: usual})
     assert (found.how, found.members, found.decided) == (SKIPPED, (1,), True)
 
 
 def test_of_two_ranks_the_one_that_left_the_habit_is_named() -> None:
     """Both made b after a before; what nobody called before decides nothing."""
     usual = STEP * 5
-    found = first_shift({0: usual[:7] + usual[8:], 1: usual})
-    assert found is not None
+    found = shift({0: usual[:7] + usual[8:], 1: usual})
     assert (found.members, found.decided) == ((0,), True)
-    found = first_shift({0: "aaEaaaaEaaaaEaa", 1: "aaEaaaaaaaaEaaaa"})
-    assert found is not None
+    found = shift({0: "aaEaaaaEaaaaEaa", 1: "aaEaaaaaaaaEaaaa"})
     assert not found.decided
 
 
@@ -72,11 +73,9 @@ def test_what_branches_would_show_as_well_is_not_sure() -> None:
     """Two letters after the second step might be a branch; after twelve steps they are none."""
     for steps, sure in ((2, False), (12, True)):
         usual = STEP * (steps + 1)
-        found = first_shift({0: usual, 1: usual[: 3 * steps] + usual[3 * steps + 1 :]})
-        assert found is not None
+        found = shift({0: usual, 1: usual[: 3 * steps] + usual[3 * steps + 1 :]})
         assert (found.number, found.sure) == (3 * steps + 1, sure)
-    soon = first_shift({0: STEP * 12, 1: STEP * 2 + STEP[1:] + STEP * 9})
-    assert soon is not None
+    soon = shift({0: STEP * 12, 1: STEP * 2 + STEP[1:] + STEP * 9})
     assert (soon.number, soon.sure) == (7, True)
 
 
@@ -134,11 +133,9 @@ def test_branches_that_members_take_by_themselves_are_no_shift(
 def test_a_call_too_many_and_one_in_another_order() -> None:
     """A line of its own, once; and two calls in turn."""
     usual = STEP * 5
-    found = first_shift({0: usual[:6] + "z" + usual[6:], 1: usual, 2: usual})
-    assert found is not None
+    found = shift({0: usual[:6] + "z" + usual[6:], 1: usual, 2: usual})
     assert (found.how, found.number, found.calls) == (EXTRA, 7, ("z",))
-    found = first_shift({0: "abcabcacbabc", 1: "abcabcabcabc", 2: "abcabcabcabc"})
-    assert found is not None
+    found = shift({0: "abcabcacbabc", 1: "abcabcabcabc", 2: "abcabcabcabc"})
     assert (found.how, found.number, found.members, found.newest) == (SWAPPED, 8, (0,), 9)
 
 
@@ -154,8 +151,7 @@ def test_calls_that_a_rank_makes_in_another_order_from_a_step_on(seed: int) -> N
     courses[odd] = body * at + body.replace(two, two[::-1]) * (count - at)
     length = draw.randint((at + 3) * len(body), count * len(body))
     courses = {rank: one[: length - draw.randrange(2)] for rank, one in courses.items()}
-    found = first_shift(courses)
-    assert found is not None
+    found = shift(courses)
     assert (found.how, found.members, found.number) == (SWAPPED, (odd,), at * len(body) + place + 1)
     assert (found.calls, found.met, found.sure) == ((two[1],), two[0], True)
     assert (found.instead is not None) == (len(body) == 2)
@@ -164,15 +160,13 @@ def test_calls_that_a_rank_makes_in_another_order_from_a_step_on(seed: int) -> N
 @pytest.mark.parametrize(("body", "then"), [("abc", "cba"), ("abcd", "adcb"), ("abcd", "cbad")])
 def test_more_than_two_calls_in_another_order(body: str, then: str) -> None:
     """Reversed, as by another order of a dictionary."""
-    found = first_shift({0: body * 20, 1: body * 20, 2: body * 8 + then * 12})
-    assert found is not None
+    found = shift({0: body * 20, 1: body * 20, 2: body * 8 + then * 12})
     assert (found.how, found.members, found.crossed) == (SWAPPED, (2,), 24)
 
 
 def test_of_several_equal_calls_any_may_be_the_one() -> None:
     """Three a in a row, of which one rank makes two."""
-    found = first_shift({0: "aaae" * 4, 1: ("aaae" * 4)[:5] + ("aaae" * 4)[6:], 2: "aaae" * 4})
-    assert found is not None
+    found = shift({0: "aaae" * 4, 1: ("aaae" * 4)[:5] + ("aaae" * 4)[6:], 2: "aaae" * 4})
     assert (found.earliest, found.number, found.calls) == (5, 7, ("a",))
 
 
@@ -210,8 +204,7 @@ def test_a_drawn_mutation_blames_nobody_innocent(seed: int) -> None:
 def test_a_million_calls_are_compared_at_once() -> None:
     """By memory, not one by one; and no pattern is no shift."""
     usual = "abcdefgh" * 30_000
-    found = first_shift({0: usual, 1: usual[:200_003] + usual[200_004:], 2: usual})
-    assert found is not None
+    found = shift({0: usual, 1: usual[:200_003] + usual[200_004:], 2: usual})
     assert found.number == 200_004
     draw = random.Random(1)
     noise = ["".join(draw.choices("abcd", k=3_000)) for _ in range(3)]
