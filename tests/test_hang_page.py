@@ -57,9 +57,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 def typed(lines: Sequence[str], folder: Path, environ: dict[str, str]) -> dict[str, str]:
     """What each command line printed, run by a shell in a folder."""
-    return {
-        line: run_program(["sh", "-c", line], environ, 120, cwd=folder).stdout for line in lines
-    }
+    return {one: run_program(["sh", "-c", one], environ, 120, cwd=folder).stdout for one in lines}
 
 
 @contextmanager

@@ -192,9 +192,8 @@ def test_a_verdict_loads_no_polars(start: str) -> None:
             continue
         seen.add(name)
         path = VIEWER.parent.joinpath(*name.split("."))
-        source = (
-            path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
-        )
+        module = path.with_suffix(".py")
+        source = module if module.exists() else path / "__init__.py"
         found = list(imports(source, VIEWER, top_only=True))
         assert not [n for n in found if n.split(".")[0] in ("polars", "rich")], name
         left += [n for n in found if n.startswith("disttrace_viewer.")]

@@ -152,9 +152,7 @@ def test_an_annotation_is_the_parent_of_what_happens_in_it(tmp_path: Path) -> No
     assert outcome.stderr == ""
     (journal,) = read_journals(tmp_path)
     calls = journal.calls()
-    begun = {
-        record["b"]: (calls[record["s"]], record) for record in journal.records if "b" in record
-    }
+    begun = {one["b"]: (calls[one["s"]], one) for one in journal.records if "b" in one}
     names = {number: call.get("name") for number, (call, _) in begun.items()}
     assert [
         (call["op"], call.get("name"), names.get(begin.get("p"))) for call, begin in begun.values()

@@ -128,12 +128,8 @@ if __name__ == "__main__":
 
     for place, number in sorted(_rooms().items()):
         print(f'    "{place}": {number:_},')
-    print(
-        sum(_rooms().values()),
-        "lines of the product,",
-        sum(map(_lines, _sources("tests"))),
-        "of tests",
-    )
+    tests = sum(map(_lines, _sources("tests")))
+    print(sum(_rooms().values()), "lines of the product,", tests, "of tests")
     print(len(_sources("disttrace")) + len(_sources("viewer")), "files")
     print(_named_twice())
     with tempfile.TemporaryDirectory() as scratch:

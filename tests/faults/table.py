@@ -287,9 +287,8 @@ NODES_RENDEZVOUS = (
 
 def _any_source(program: str, world: int, *, ends: str = "hang") -> Row:
     """Nobody sends any more: each of them could have, so nobody is named."""
-    return row(
-        19, program, said("unmatched_recv", NOBODY, "0:L1", waiting=(0,)), world=world, ends=ends
-    )
+    wanted = said("unmatched_recv", NOBODY, "0:L1", waiting=(0,))
+    return row(19, program, wanted, world=world, ends=ends)
 
 
 ANY_SOURCE = (

@@ -35,9 +35,7 @@ class _Stream(io.TextIOWrapper):
     """Standard output in memory, with a buffer as the real one has."""
 
     def __init__(self) -> None:
-        super().__init__(
-            io.BytesIO(), encoding="utf-8", errors="surrogateescape", write_through=True
-        )
+        super().__init__(io.BytesIO(), "utf-8", errors="surrogateescape", write_through=True)
 
     def content(self) -> bytes:
         self.flush()

@@ -72,9 +72,8 @@ def library(folder: Path) -> Path:
     versions.write_text(_nodes({**dict.fromkeys(_ours(there), runtime), **asked}))
     linked = ["-shared", "-fPIC", f"-Wl,-soname,{runtime}", f"-Wl,--version-script,{versions}"]
     found = made / "libcuda.so.1"
-    subprocess.run(
-        ["c++", *linked, *objects, "-x", "c", rest, "-o", found, "-lpthread"], check=True
-    )
+    sources = [*objects, "-x", "c", rest]
+    subprocess.run(["c++", *linked, *sources, "-o", found, "-lpthread"], check=True)
     return found
 
 

@@ -139,9 +139,8 @@ def test_a_failure_elsewhere_is_told(tmp_path: Path) -> None:
         process = subprocess.Popen(command, env=environ, stderr=errors)
     try:
         wait_until(lambda: "disttrace: more:" in stderr(tmp_path), timeout=90)
-        assert "disttrace: stalled: Rank 1 failed first: ValueError: the shard is" in stderr(
-            tmp_path
-        )
+        failed = "disttrace: stalled: Rank 1 failed first: ValueError: the shard is"
+        assert failed in stderr(tmp_path)
     finally:
         kill_family(process)
     wait_until(lambda: not any(companions(tmp_path / str(n)) for n in range(2)), timeout=60)

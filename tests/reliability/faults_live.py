@@ -144,9 +144,8 @@ def figures(rows: Iterable[str], stall_s: float) -> str:
     less = sum(MAY_BE in what for *_, what in cells)
     if less:
         text += f"; {less} of them name only the waiting ranks, since a journal is out of reach"
-    return (
-        f"{right} of {len(cells)} hangs reported correctly on stderr (limit {stall_s:g} s): {text}."
-    )
+    of = f"{right} of {len(cells)} hangs"
+    return f"{of} reported correctly on stderr (limit {stall_s:g} s): {text}."
 
 
 COLUMNS = ("| program | printed after | lines | what |", "|---|---|---|---|")

@@ -133,8 +133,8 @@ def judges(hosts: Sequence[networks.Host], folder: Path, begun: float) -> list[J
         call = journal.collective(group)
         journal.run(call, t=MS, d=MS, q=1)
         if rank < len(hosts) - 1:
-            journal.begin(call, t=round((begun - time.monotonic()) * 1e9) + time.perf_counter_ns()
-                          - t0, q=2)  # fmt: skip
+            ago_ns = round((time.monotonic() - begun) * 1e9)
+            journal.begin(call, t=time.perf_counter_ns() - ago_ns - t0, q=2)
         asked = json.dumps(asdict(order(journals, stall_s=LIMIT_S, host=name)))
         words = [sys.executable, "-m", "disttrace_viewer.companion.verdict", asked]
         command = host.command(*words)
@@ -191,9 +191,8 @@ def stall(
                 if judge.alive and not judge.asked and time.monotonic() >= judge.due:
                     judge.asked = True
                     judge.ask(b"\n")
-            open_ones = {
-                j.process.stdout.fileno(): j for j in all_of if j.alive and j.process.stdout
-            }
+            pipes = ((one.process.stdout, one) for one in all_of if one.alive)
+            open_ones = {pipe.fileno(): one for pipe, one in pipes if pipe}
             readable, _, _ = select.select([*open_ones], [], [], 0.05)
             for one in readable:
                 open_ones[one].read(begun)

@@ -114,9 +114,8 @@ def check(folder: str, known: dict[int, tuple[int, int]], tally: Tally) -> None:
     trace = load([folder])
     tally.runs += 1
     tally.unread += [problem.sentence for problem in trace.problems]
-    counts = {
-        (process.pid, op): 0 for process in trace.processes for op in ("store.set", "all_reduce")
-    }
+    names = ("store.set", "all_reduce")
+    counts = {(process.pid, op): 0 for process in trace.processes for op in names}
     ops = trace.calls["op"].to_list()
     for process, call in trace.operations.select("process", "call").iter_rows():
         key = (trace.processes[process].pid, ops[call])

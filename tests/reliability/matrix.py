@@ -381,9 +381,7 @@ def faults(scene: Scene, folder: Path, launchers: Launchers) -> list[str]:
         last = plain(spoken[-1])
         head = summary.rstrip(".").split("(")[0][:40]
         if head not in last:
-            wrong.append(
-                f"the job says {spoken[-1][:160]!r}, the report {first['summary'][:120]!r}"
-            )
+            wrong.append(f"the job says {spoken[-1][:160]!r}, the report {summary[:120]!r}")
         if ("(likely)" in spoken[-1]) != (first["certainty"] == "likely"):
             wrong.append(f"certainty: the job {spoken[-1][:60]!r}, the report {first['certainty']}")
     if scene.until == STALLED and not any(_serves(one, first) for one in served.splitlines()):
@@ -430,9 +428,8 @@ def zeros(where: str, folder: Path) -> list[str]:
     begun = min(e["ts"] for e in events) / 1e6 if events else None
     shown = [float(one) for one in times]
     if begun is not None and not any(abs(begun - one) < 0.0015 for one in shown):
-        return [
-            f"Perfetto's first all_reduce is at +{begun:.3f}, which view does not show: {shown[:8]}"
-        ]
+        drawn = f"Perfetto's first all_reduce is at +{begun:.3f}"
+        return [f"{drawn}, which view does not show: {shown[:8]}"]
     return []
 
 

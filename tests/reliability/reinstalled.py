@@ -114,9 +114,8 @@ def main(folder: str, core: str, rounds: int) -> None:
                 first = rss()
         gc.collect()
         grown = (rss() - first) // (rounds - rounds // 10)
-        print(
-            f"{rounds} rounds on {core}: {grown} bytes a round, {threading.active_count()} threads"
-        )
+        count = threading.active_count()
+        print(f"{rounds} rounds on {core}: {grown} bytes a round, {count} threads")
     finally:
         is_over.set()
         for thread in threads:

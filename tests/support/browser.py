@@ -62,9 +62,8 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """The value of an expression, awaited."""
-        found = self._call(
-            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
-        )
+        how = {"returnByValue": True, "awaitPromise": True}
+        found = self._call("Runtime.evaluate", expression=script, **how)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 

@@ -77,9 +77,7 @@ def _copied(path: str, copy: str) -> None:
 
 def outcome(folder: Path, look: Look = nobody_knows) -> tuple[int, set[int], dict[str, object]]:
     """Exit code, ranks that are blamed, and the report, of the newest job."""
-    trace = load(
-        [str(folder)], choose=lambda jobs: [j.id for j in closure(jobs, [newest(jobs).id])]
-    )
+    trace = load([str(folder)], choose=lambda of: [j.id for j in closure(of, [newest(of).id])])
     if not trace.processes:
         return 2, set(), {}
     verdict = verdict_on(trace, look=look)

@@ -68,10 +68,7 @@ def leftovers(environ: dict[str, str]) -> list[str]:
     background = sys.modules.get("disttrace.recording.background")
     running = getattr(background, "running", {})
     found += [f"thread {name}" for name, count in running.items() if count]
-    found += [
-        f"sys.meta_path entry {finder!r}" for finder in sys.meta_path if _module(finder) != ""
-    ]
-    return found
+    return found + [f"sys.meta_path entry {one!r}" for one in sys.meta_path if _module(one) != ""]
 
 
 def _module(finder: object) -> str:

@@ -92,9 +92,8 @@ def inside_functions(module: Any) -> Iterator[tuple[Any, int, int]]:
                     made()  # type: ignore[misc]
                     continue
                 if function.name != "__init__" or module.__name__ != "disttrace.redact":
-                    raise ValueError(
-                        f"{path}:{call.lineno}: a pattern made in a function"
-                    ) from None
+                    at = f"{path}:{call.lineno}"
+                    raise ValueError(f"{at}: a pattern made in a function") from None
                 continue  # the user's own
             if isinstance(pattern, (str, bytes)):
                 yield pattern, flags, call.lineno

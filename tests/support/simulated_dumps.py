@@ -106,9 +106,8 @@ def _issue(one: Rank, groups: Mapping[str, Sequence[int]], fault: Fault, at_s: f
         call = Call(call.group, "broadcast" if call.op != "broadcast" else "all_reduce")
     if call.messages:
         p2p, seq = one.count("p2p", call.group), one.counts.get(("seq", call.group), 0)
-        pairs = [
-            (one.rank, peer) if op == "send" else (peer, one.rank) for op, peer in call.messages
-        ]
+        me = one.rank
+        pairs = [(me, peer) if op == "send" else (peer, me) for op, peer in call.messages]
         keys: tuple[Key, ...] = tuple(
             ("message", *pair, one.count(op, *pair))
             for (op, _), pair in zip(call.messages, pairs, strict=True)

@@ -210,9 +210,7 @@ def main(folder: str) -> None:
         said["issued"] = case()
         said["after"] = bool(kernels("c10d"))
         said["functional"] = kernels("_c10d_functional")
-        said["watched"] = [
-            name for name, kind in classes().items() if plain.get(name, kind) != kind
-        ]
+        said["watched"] = [name for name, one in classes().items() if plain.get(name, one) != one]
         disttrace.uninstall()
         said["left"] = kernels("c10d") + kernels("_c10d_functional")
         said["left"] += [name for name, kind in classes().items() if plain.get(name, kind) != kind]

@@ -60,9 +60,8 @@ def main() -> int:
     if options.frameworks and not all(find_spec(package) for package in PACKAGES):
         python = str(environment(*PACKAGES) / "python")
         os.execv(python, [python, "-m", "faults.drawn", *sys.argv[1:]])
-    of = functools.partial(
-        drawn, options.seed, frameworks=options.frameworks, harmless=options.healthy
-    )
+    settings = {"frameworks": options.frameworks, "harmless": options.healthy}
+    of = functools.partial(drawn, options.seed, **settings)
     numbers = options.only if options.only else range(options.number)
     if options.show:
         for number in numbers:

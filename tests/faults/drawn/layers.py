@@ -41,13 +41,10 @@ def collective(
     if len(set(members.values())) == 1:  # a root is one rank: not where the group varies
         templates["broadcast"] = f"dist.broadcast({tensor}, src={{root}}, group={{group}})"
         templates["reduce"] = f"dist.reduce({tensor}, dst={{root}}, group={{group}})"
-        each = f"[{tensor} for _ in range(dist.get_world_size({{group}}))] if rank == {{root}}"
-        templates["gather"] = (
-            f"dist.gather({tensor}, {each} else None, dst={{root}}, group={{group}})"
-        )
-        templates["scatter"] = (
-            f"dist.scatter({tensor}, {each} else None, src={{root}}, group={{group}})"
-        )
+        each = f"[{tensor} for _ in range(dist.get_world_size({{group}}))]"
+        both = f"{tensor}, {each} if rank == {{root}} else None"
+        templates["gather"] = f"dist.gather({both}, dst={{root}}, group={{group}})"
+        templates["scatter"] = f"dist.scatter({both}, src={{root}}, group={{group}})"
         fields["root"] = root
     name = draw.choice(sorted(templates))
     return Act(kind=COLLECTIVE, template=templates[name], fields=fields, members=members)

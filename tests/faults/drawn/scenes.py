@@ -28,9 +28,8 @@ def idle_by_design(draw: random.Random, program: Program) -> Faulty | None:
         )
     )
     act = collective(draw, dict.fromkeys(members, members), "some")
-    pause = Act(
-        kind=COMPUTE, template="time.sleep(0.05)", members={rank: (rank,) for rank in members}
-    )
+    alone = {rank: (rank,) for rank in members}
+    pause = Act(kind=COMPUTE, template="time.sleep(0.05)", members=alone)
     idle = program.but(
         world=world,
         steps=_IDLE_STEPS,
@@ -80,10 +79,8 @@ def pauses(draw: random.Random, program: Program) -> Faulty | None:
 def equal_line(draw: random.Random, program: Program) -> Faulty | None:
     """One rank leaves out a call that is like the next one: results are mixed from there on."""
     lines = {line[4 : line.index(":")]: line for line in program.setup if line.startswith("def ")}
-    able = [
-        i for i, act in enumerate(program.body)
-        if "dist.all_reduce" in lines.get(act.template, "")
-    ]  # fmt: skip
+    reduces = {name for name, line in lines.items() if "dist.all_reduce" in line}
+    able = [i for i, act in enumerate(program.body) if act.template in reduces]
     if not able or program.world < 3:
         return None
     act, rank = draw.choice(able), draw.randrange(program.world)

@@ -133,9 +133,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=3, help="at a time, except the timed ones")
     parser.add_argument("--limit", type=float, default=150.0, help="seconds for one run")
     parser.add_argument("--total", type=float, default=3000.0, help="seconds; none begins later")
-    parser.add_argument(
-        "--semantics", default=VERSION, help="of which torch's NCCL the stand-in is"
-    )
+    which = "of which torch's NCCL the stand-in is"
+    parser.add_argument("--semantics", default=VERSION, help=which)
     parser.add_argument("--write", type=Path, help="a page with a table of them, kept up to date")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()

@@ -37,9 +37,8 @@ def test_drawn_graphs_against_what_reaches_what(seed: int) -> None:
     nodes, most = range(size), min(3, size)
     edges = {node: tuple(drawn.sample(nodes, drawn.randrange(most))) for node in nodes}
     away = {node: distances(edges, node) for node in edges}
-    classes = {
-        tuple(sorted({a, *(b for b in edges if b in away[a] and a in away[b])})) for a in edges
-    }
+    mutual = {a: {b for b in edges if b in away[a] and a in away[b]} for a in edges}
+    classes = {tuple(sorted({a, *mutual[a]})) for a in edges}
     wanted = {part for part in classes if len(part) > 1}
     found = cycles(edges)
     assert len(found) == len(wanted)

@@ -44,9 +44,8 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     text = {name: row[name] for name in ("splits", "args", "key")}
     for name, value in text.items():
         row[name] = value if isinstance(value, (str, type(None))) else orjson.dumps(value).decode()
-    row["stack"] = [
-        dict(zip(("file", "line", "function"), one, strict=True)) for one in row["stack"]
-    ]
+    keys = ("file", "line", "function")
+    row["stack"] = [dict(zip(keys, one, strict=True)) for one in row["stack"]]
     return row
 
 

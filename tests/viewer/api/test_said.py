@@ -101,8 +101,8 @@ def test_each_try_of_a_name_has_its_own(tmp_path: Path, capfd: pytest.CaptureFix
     """Both write into the file of their name, which is the id of the first alone."""
     tries = []
     for start in (0, 100):
-        journal = Journal(tmp_path, pid=100 + start, job="nightly", rank=0, world_size=1,
-                          t0=T0 + start * S)  # fmt: skip
+        named: Any = {"job": "nightly", "rank": 0, "world_size": 1}
+        journal = Journal(tmp_path, pid=100 + start, t0=T0 + start * S, **named)
         journal.world()
         leave(journal, 50 * S)
         tries.append(journal)

@@ -227,9 +227,7 @@ def test_no_rank_is_blamed_for_being_absent_beside_an_orphan(tmp_path: Path) -> 
     (before,) = verdict(tmp_path)[1]
     assert (before.kind, before.absent_ranks) == ("rendezvous_unreachable", (0,))
     Journal(tmp_path, pid=4000, rank=0, world_size=3, job="alone").definitions.unlink()
-    trace = load(
-        [str(tmp_path)], choose=lambda jobs: [j.id for j in closure(jobs, [newest(jobs).id])]
-    )
+    trace = load([str(tmp_path)], choose=lambda of: [j.id for j in closure(of, [newest(of).id])])
     found = verdict_on(trace, look=nobody_knows)
     told = [(f.kind, f.absent_ranks, f.certainty) for f in found.findings]
     assert told == [("rendezvous_unreachable", (), "likely")]

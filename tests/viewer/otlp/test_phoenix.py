@@ -72,9 +72,7 @@ def test_phoenix_holds_the_whole_trace(protocol: str, tmp_path: Path) -> None:
     assert (kinds["process"], kinds["end"], kinds["group"]) == (5, 5, 3)
     assert len({span["trace"]["traceId"] for span in found}) == 1
     ids = {span["spanId"] for span in found}
-    assert [
-        span["name"] for span in found if span["parentId"] and span["parentId"] not in ids
-    ] == []
+    assert [one["name"] for one in found if one["parentId"] and one["parentId"] not in ids] == []
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])

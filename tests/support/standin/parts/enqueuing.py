@@ -103,9 +103,8 @@ class Enqueues(ProcessGroup):
         parts, self._batch = self._batch or [], None
 
         def run() -> None:
-            threads = [
-                threading.Thread(target=torch.no_grad()(part.run), daemon=True) for part in parts
-            ]
+            runs = [torch.no_grad()(part.run) for part in parts]
+            threads = [threading.Thread(target=run, daemon=True) for run in runs]
             for thread in threads:
                 thread.start()
             for thread in threads:

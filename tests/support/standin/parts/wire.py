@@ -53,9 +53,8 @@ class Wire:
 
     def _path(self, rank: int) -> str:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        job = hashlib.sha1(
-            f"{os.environ.get('MASTER_PORT')}-{attempt}".encode(), usedforsecurity=False
-        )
+        name = f"{os.environ.get('MASTER_PORT')}-{attempt}"
+        job = hashlib.sha1(name.encode(), usedforsecurity=False)
         return os.path.join(os.environ["STANDIN"], f"{job.hexdigest()[:8]}-{rank}")
 
     def _peer(self, rank: int) -> tuple[socket.socket, threading.Lock]:
