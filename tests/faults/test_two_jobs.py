@@ -54,8 +54,9 @@ def test_a_hang_is_found_behind_the_evaluation_that_the_job_started(tmp_path: Pa
         return seen[-1][0] == 1 and len(seen[-1][1]["jobs"]) == 2
 
     with ThreadPoolExecutor(1) as pool:
-        given = (training, 2, str(evaluation), str(go_on))
-        run = pool.submit(torchrun, *given, timeout=120, **settings)
+        run = pool.submit(
+            torchrun, training, 2, str(evaluation), str(go_on), timeout=120, **settings
+        )
         try:
             wait_until(hangs, timeout=90)
         finally:

@@ -72,8 +72,9 @@ def library(folder: Path) -> Path:
     versions.write_text(_nodes({**dict.fromkeys(_ours(there), runtime), **asked}))
     linked = ["-shared", "-fPIC", f"-Wl,-soname,{runtime}", f"-Wl,--version-script,{versions}"]
     found = made / "libcuda.so.1"
-    sources = [*objects, "-x", "c", rest]
-    subprocess.run(["c++", *linked, *sources, "-o", found, "-lpthread"], check=True)
+    subprocess.run(
+        ["c++", *linked, *objects, "-x", "c", rest, "-o", found, "-lpthread"], check=True
+    )
     return found
 
 

@@ -60,8 +60,9 @@ def main() -> int:
     if options.frameworks and not all(find_spec(package) for package in PACKAGES):
         python = str(environment(*PACKAGES) / "python")
         os.execv(python, [python, "-m", "faults.drawn", *sys.argv[1:]])
-    settings = {"frameworks": options.frameworks, "harmless": options.healthy}
-    of = functools.partial(drawn, options.seed, **settings)
+    of = functools.partial(
+        drawn, options.seed, frameworks=options.frameworks, harmless=options.healthy
+    )
     numbers = options.only if options.only else range(options.number)
     if options.show:
         for number in numbers:
