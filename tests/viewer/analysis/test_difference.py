@@ -30,8 +30,8 @@ def told(a: AlignedSide, b: AlignedSide) -> list[tuple[str, str]]:
     """Kind and call of each difference; a side that has ended is ``-``."""
     found = []
     for one in compare(a, b):
-        shown = ((side.tokens, at) for side, at in ((a, one.a), (b, one.b)))
-        letters = "".join("-" if at is None else chr(of[at]) for of, at in shown)
+        shown = zip((a, b), one.places, strict=True)
+        letters = "".join("-" if at is None else chr(side.tokens[at]) for side, at in shown)
         found.append((one.kind, letters))
     return found
 
@@ -69,7 +69,7 @@ def test_other_arguments_are_a_change_of_the_same_call() -> None:
     """With how many calls have them."""
     a, b = side("iabab"), side("iabab", b=2)
     assert told(a, b) == [("first_divergence", "bb"), ("changed", "bb")]
-    assert compare(a, b)[1].count_a == 2
+    assert compare(a, b)[1].counts == (2, 2)
 
 
 def test_sizes_of_data_are_no_change() -> None:

@@ -24,7 +24,7 @@ from disttrace_viewer import api
 from disttrace_viewer.analysis.exchanges import Exchanges, align
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.diagnosis.job import verdict_on
-from disttrace_viewer.diagnosis.positions import places
+from disttrace_viewer.diagnosis.positions import RankPlace, places
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.terminal.diagnosis import details
@@ -67,10 +67,10 @@ def test_a_row_per_position_the_culprit_first(tmp_path: Path) -> None:
     told = "Rank 2 never joined all_reduce #2 of the default group"
     assert found.verdict.summary.startswith(told)
     culprit, rest = found.rows
-    assert (culprit.who, culprit.doing) == ("rank 2", "not in any collective")
-    assert (culprit.at, culprit.culprit) == ("train.py:3 in load", True)
-    assert (rest.who, rest.doing) == ("ranks 0, 1", "in all_reduce #2 of the default group")
-    assert (rest.at, rest.waits) == ("train.py:10 in main", True)
+    assert (culprit.who, culprit.place.doing) == ("rank 2", "not in any collective")
+    assert (culprit.place.at, culprit.place.culprit) == ("train.py:3 in load", True)
+    assert (rest.who, rest.place.doing) == ("ranks 0, 1", "in all_reduce #2 of the default group")
+    assert (rest.place.at, rest.place.waits) == ("train.py:10 in main", True)
     assert (culprit.late or 0) > 0.9
     assert (rest.waiting or 0) > 0.9
     assert (culprit.waiting, rest.late) == (0, 0)
@@ -121,9 +121,9 @@ def test_room_is_for_details_and_what_columns_mean(tmp_path: Path) -> None:
 
 def test_many_ranks_are_counted_and_lines_keep_their_numbers() -> None:
     """What tells rows apart stays where it has to be shortened."""
-    row = TopRow("ranks 1, 3, 5, 7, 9, 11", (), (), (1, 3, 5, 7, 9, 11), "running", "running", "in"
-                 " all_reduce", "entry_point_with_a_long_name_of_a_file_that_is_longer.py:44", None,
-                 culprit=False, waits=False, ops_per_s=None, late=None, waiting=None)  # fmt: skip
+    at = "entry_point_with_a_long_name_of_a_file_that_is_longer.py:44"
+    place = RankPlace("in all_reduce", at, "running", "running", (), 0, culprit=False)
+    row = TopRow(place, "ranks 1, 3, 5, 7, 9, 11", (), (1, 3, 5, 7, 9, 11), None, None, None)
     verdict = Headline("well", None, None, "", 0)
     found = Snapshot(0, live=True, silent=False, jobs=(), processes=6, verdict=verdict,
                      rows=(row,), ops_per_s=0.0, problems=0)  # fmt: skip
@@ -173,8 +173,12 @@ def test_a_running_process_has_rates_and_a_place(tmp_path: Path) -> None:
     assert look(load([str(tmp_path)]).processes[0]).alive
     found = snapshot(tmp_path)
     (row,) = found.rows
-    assert (row.state, row.doing, row.ops_per_s) == ("running", "not in any collective", 2.0)
-    assert row.at.startswith("train.py:3 in load")
+    assert (row.place.state, row.place.doing, row.ops_per_s) == (
+        "running",
+        "not in any collective",
+        2.0,
+    )
+    assert row.place.at.startswith("train.py:3 in load")
     assert (found.live, found.verdict.level) == (True, "well")
 
 

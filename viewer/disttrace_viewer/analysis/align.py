@@ -76,16 +76,13 @@ class AlignedSide:
 
 @dataclass(frozen=True, slots=True)
 class StreamDifference:
-    """Two sides differ at the places ``a`` and ``b``; None where that side has nothing."""
+    """Two sides differ at these places; None where a side has nothing."""
 
     kind: str
-    a: int | None
-    b: int | None
-    count_a: int
+    places: tuple[int | None, int | None]
+    counts: tuple[int, int]
     """How many calls it is about; for ``steps`` how many steps there are."""
-    count_b: int
-    steps_a: int = 0
-    steps_b: int = 0
+    steps: tuple[int, int] = (0, 0)
 
 
 def compare(a: AlignedSide, b: AlignedSide) -> list[StreamDifference]:
@@ -98,11 +95,11 @@ def compare(a: AlignedSide, b: AlignedSide) -> list[StreamDifference]:
     number = sum(s[:1] == (head,) for s in cut[0]), sum(s[:1] == (head,) for s in cut[1])
     counts = Counter(a.tokens), Counter(b.tokens)
     unlike = {t for t in counts[0] | counts[1] if _differs(counts[0][t], counts[1][t], number)}
-    found = [StreamDifference(FIRST, *first, 1, 1), *_counted(a, b, unlike, counts, number)]
+    found = [StreamDifference(FIRST, first, (1, 1)), *_counted(a, b, unlike, counts, number)]
     found += _changed(a, b, unlike)
     if number[0] != number[1] and head not in unlike:
-        place = a.tokens.index(head), b.tokens.index(head)
-        found.append(StreamDifference(STEPS, *place, *number))
+        places = a.tokens.index(head), b.tokens.index(head)
+        found.append(StreamDifference(STEPS, places, number))
     found += _moved(a, b, unlike, cut)
     return sorted(found, key=lambda one: KINDS.index(one.kind))
 
@@ -141,22 +138,19 @@ def _counted(
         less = of_a / max(1, number[0]) > of_b / max(1, number[1])
         gone, fewer = (VANISHED, RARER) if less else (APPEARED, OFTENER)
         kind = fewer if of_a and of_b else gone
-        place = _extra(a, b, token) if of_a and of_b else (None, None)
-        at_a = place[0] if place[0] is not None else a.tokens.index(token) if of_a else None
-        at_b = place[1] if place[1] is not None else b.tokens.index(token) if of_b else None
-        found.append(StreamDifference(kind, at_a, at_b, of_a, of_b, *number))
+        places = _place(a, b, token), _place(b, a, token)
+        found.append(StreamDifference(kind, places, (of_a, of_b), number))
     return found
 
 
-def _extra(a: AlignedSide, b: AlignedSide, token: int) -> tuple[int | None, int | None]:
-    """Of a call that both sides have: one whose arguments only one side has, where there is one."""
-    of_a, of_b = (
-        {s.arguments[i]: i for i, one in enumerate(s.tokens) if one == token} for s in (a, b)
+def _place(side: AlignedSide, other: AlignedSide, token: int) -> int | None:
+    """Where a side has a call: with arguments that the other has not, if there are such."""
+    mine, theirs = (
+        {s.arguments[i]: i for i, one in enumerate(s.tokens) if one == token} for s in (side, other)
     )
-    return (
-        min((place for value, place in of_a.items() if value not in of_b), default=None),
-        min((place for value, place in of_b.items() if value not in of_a), default=None),
-    )
+    if theirs and (own := [place for value, place in mine.items() if value not in theirs]):
+        return min(own)
+    return side.tokens.index(token) if mine else None
 
 
 def _changed(a: AlignedSide, b: AlignedSide, unlike: set[int]) -> list[StreamDifference]:
@@ -181,7 +175,7 @@ def _changed(a: AlignedSide, b: AlignedSide, unlike: set[int]) -> list[StreamDif
         values = Counter((a.arguments[i], b.arguments[j]) for i, j in pairs)
         for value, count in values.most_common(3):
             i, j = next((i, j) for i, j in pairs if (a.arguments[i], b.arguments[j]) == value)
-            found.append(StreamDifference(CHANGED, i, j, count, count))
+            found.append(StreamDifference(CHANGED, (i, j), (count, count)))
     return found
 
 
@@ -209,7 +203,7 @@ def _moved(
 
 
 def _order(a: AlignedSide, b: AlignedSide, tokens: Iterable[int]) -> list[StreamDifference]:
-    return [StreamDifference(ORDER, a.tokens.index(t), b.tokens.index(t), 1, 1) for t in tokens]
+    return [StreamDifference(ORDER, (a.tokens.index(t), b.tokens.index(t)), (1, 1)) for t in tokens]
 
 
 def _crossed(step: Step, others: Sequence[Step]) -> list[int]:

@@ -173,23 +173,15 @@ class Exchanges:
 
     @cached_property
     def keys(self) -> pl.DataFrame:
-        """One row per key of a place: ``sets``, ``first_set_ns`` (when the first set was over),
-        ``setter`` (its process), ``waits``, ``first_wait_ns``, ``waiting`` (still in flight) and
-        ``failed`` waits.
-        """
-        is_set, is_wait = pl.col("part") == "set", pl.col("part") == "wait"
+        """One row per key of a place: ``first_set_ns`` (when a set was first over), ``setter``."""
+        is_set = pl.col("part") == "set"
         done = is_set & pl.col("end_ns").is_not_null() & pl.col("error").is_null()
         return (
             self.key_events.lazy()
             .group_by("place", "key", maintain_order=True)
             .agg(
-                done.sum().alias("sets"),
                 pl.col("end_ns").filter(done).min().alias("first_set_ns"),
                 pl.col("process").filter(done).first().alias("setter"),
-                is_wait.sum().alias("waits"),
-                pl.col("begin_ns").filter(is_wait).min().alias("first_wait_ns"),
-                (is_wait & IN_FLIGHT).sum().alias("waiting"),
-                (is_wait & pl.col("error").is_not_null()).sum().alias("failed"),
             )
             .collect()
         )

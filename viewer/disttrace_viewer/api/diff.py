@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from statistics import median, mode
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import polars as pl
 
@@ -23,7 +23,9 @@ from disttrace_viewer.views.terminal.plan import parse_ranks
 from disttrace_viewer.wording import differences, sentences
 from disttrace_viewer.wording.differences import DifferenceFacts, ShownCall, Slower
 
+T = TypeVar("T")
 _Kinds: TypeAlias = "dict[Hashable, list[int]]"
+_Sides: TypeAlias = "tuple[AlignedSide, AlignedSide]"
 ALONE = ("groups", "ranks")
 """Kinds of what only one run has."""
 
@@ -82,9 +84,10 @@ class Diff:
         for key in filter(self._asked, a):
             if key not in b:
                 continue
-            for one in align.compare(a[key], b[key]):
-                differing[self._told(key, a[key], b[key], one)].append((key[0], None))
-            for what, slower in self._slower(key, a[key], b[key]):
+            both = a[key], b[key]
+            for one in align.compare(*both):
+                differing[self._told(key, both, one)].append((key[0], None))
+            for what, slower in self._slower(key, both):
                 differing[what].append((key[0], slower))
         found = [*(_difference(what, who) for what, who in differing.items()), *self._alone(a, b)]
         order = (*align.KINDS, *ALONE)
@@ -120,33 +123,29 @@ class Diff:
     def _asked(self, key: Key) -> bool:
         return self._ranks is None or key[0] in self._ranks
 
-    def _told(
-        self, key: Key, a: AlignedSide, b: AlignedSide, one: align.StreamDifference
-    ) -> DifferenceFacts:
-        of_a, of_b = (streams.of[key] for streams in self._streams)
-        calls = self._call(0, of_a, one.a), self._call(1, of_b, one.b)
-        counted = one.steps_a or one.steps_b
+    def _told(self, key: Key, both: _Sides, one: align.StreamDifference) -> DifferenceFacts:
+        calls = _pair(lambda run: self._call(run, key, one.places[run]))
+        nth = max(place or 0 for place in one.places) + 1
         return DifferenceFacts(
             one.kind,
             self._group(key),
-            self._shown(0, calls[0], calls[1]),
-            self._shown(1, calls[1], calls[0]),
-            one.count_a,
-            one.count_b,
-            one.steps_a,
-            one.steps_b,
-            self._bytes(0, of_a, a, one.a) if counted else None,
-            self._bytes(1, of_b, b, one.b) if counted else None,
-            max(one.a or 0, one.b or 0) + 1 if one.kind == align.FIRST else None,
+            _pair(lambda run: self._shown(run, calls[run], calls[1 - run])),
+            one.counts,
+            one.steps,
+            _pair(lambda run: self._bytes(run, key, both[run], one.places[run]))
+            if any(one.steps)
+            else (None, None),
+            nth if one.kind == align.FIRST else None,
         )
 
-    def _call(self, which: int, stream: Stream, place: int | None) -> Call | None:
-        return None if place is None else self._traces[which].model.call(stream.calls[place])
+    def _call(self, run: int, key: Key, place: int | None) -> Call | None:
+        calls = self._streams[run].of[key].calls
+        return None if place is None else self._traces[run].model.call(calls[place])
 
-    def _shown(self, which: int, one: Call | None, other: Call | None) -> ShownCall | None:
+    def _shown(self, run: int, one: Call | None, other: Call | None) -> ShownCall | None:
         if one is None:
             return None
-        model, streams = self._traces[which].model, self._streams[which]
+        model, streams = self._traces[run].model, self._streams[run]
         group = None if one.group is None else model.groups[one.group]
         caller = streams.callers.telling(streams.seen[one.index])
         return differences.shown(one, other, group, caller)
@@ -156,21 +155,18 @@ class Diff:
         group = self._streams[0].of[key].group
         return sentences.group(None if group is None else model.groups[group])
 
-    def _bytes(
-        self, which: int, stream: Stream, side: AlignedSide, place: int | None
-    ) -> int | None:
+    def _bytes(self, run: int, key: Key, side: AlignedSide, place: int | None) -> int | None:
         if place is None:
             return None
-        token, model = side.tokens[place], self._traces[which].model
-        calls = (c for c, t in zip(stream.calls, side.tokens, strict=True) if t == token)
+        token, model = side.tokens[place], self._traces[run].model
+        made = zip(self._streams[run].of[key].calls, side.tokens, strict=True)
+        calls = (call for call, its in made if its == token)
         return sum(model.call(call).bytes or 0 for call in calls)
 
-    def _slower(
-        self, key: Key, a: AlignedSide, b: AlignedSide
-    ) -> Iterator[tuple[DifferenceFacts, Slower]]:
+    def _slower(self, key: Key, both: _Sides) -> Iterator[tuple[DifferenceFacts, Slower]]:
         """The calls of a rank in a group that take longer in the second run."""
         of_a, of_b = (streams.of[key] for streams in self._streams)
-        before, after = self._places(0, of_a, a), self._places(1, of_b, b)
+        before, after = _pair(lambda run: self._places(run, key, both[run]))
         for token in filter(before.__contains__, after):
             pairs = [*_pairs(before[token], after[token])]
             times = ((_times(of_a, one), _times(of_b, other)) for one, other in pairs)
@@ -181,16 +177,16 @@ class Diff:
             ]
             if not slower:
                 continue
-            _, first, second, (was, *_), places = min(slower)
-            calls = self._call(0, of_a, was), self._call(1, of_b, places[0])
-            shown = self._shown(0, calls[0], calls[0]), self._shown(1, calls[1], calls[1])
-            waits, by = self._waits(of_b, [of_b.numbers[i] for i in places])
-            differing = DifferenceFacts(align.SLOWER, self._group(key), *shown)
+            _, first, second, *places = min(slower)
+            calls = [self._call(run, key, at[0]) for run, at in enumerate(places)]
+            a, b = (self._shown(run, call, call) for run, call in enumerate(calls))
+            waits, by = self._waits(of_b, [of_b.numbers[i] for i in places[1]])
+            differing = DifferenceFacts(align.SLOWER, self._group(key), (a, b))
             yield differing, Slower(first, second, waits, by)
 
-    def _places(self, which: int, stream: Stream, side: AlignedSide) -> dict[int, _Kinds]:
+    def _places(self, run: int, key: Key, side: AlignedSide) -> dict[int, _Kinds]:
         """Where each call stands, by its token and its dtypes."""
-        model = self._traces[which].model
+        model, stream = self._traces[run].model, self._streams[run].of[key]
         dtypes = {call: model.call(call).signature.dtypes for call in {*stream.calls}}
         found: dict[int, _Kinds] = defaultdict(lambda: defaultdict(list))
         for place, (token, call) in enumerate(zip(side.tokens, stream.calls, strict=True)):
@@ -214,7 +210,7 @@ class Diff:
         for i, name in enumerate("AB"):
             only = tuple(sorted(r for r in ranks[i] - ranks[1 - i] if self._asked((r, None))))
             if only:
-                summary = differences.only_one(name, sentences.ranks(only))
+                summary = f"Only {name} has {sentences.ranks(only)}."
                 yield Difference(kind="ranks", ranks=only, group="", summary=summary)
             groups: dict[str, list[int]] = defaultdict(list)
             for rank, group in both[i]:
@@ -225,7 +221,7 @@ class Diff:
                     if self._asked((rank, None)):
                         groups[where].append(rank)
             for where, who in groups.items():
-                summary = differences.only_one(name, f"calls of {sentences.ranks(who)} in {where}")
+                summary = f"Only {name} has calls of {sentences.ranks(who)} in {where}."
                 yield Difference(kind="groups", ranks=tuple(who), group=where, summary=summary)
 
 
@@ -249,20 +245,26 @@ def diff(
 def _difference(differing: DifferenceFacts, who: Sequence[tuple[int, Slower | None]]) -> Difference:
     slower = max((s for _, s in who if s is not None), key=lambda s: s.b_ns - s.a_ns, default=None)
     ranks = tuple(sorted({rank for rank, _ in who}))
-    shown = differing.b or differing.a
+    a, b = differing.calls
+    shown = b or a
     return Difference(
         kind=differing.kind,
         ranks=ranks,
         group=differing.group,
         op=None if shown is None else shown.op,
-        a=None if differing.a is None else differing.a.place,
-        b=None if differing.b is None else differing.b.place,
-        count_a=differing.count_a,
-        count_b=differing.count_b,
+        a=None if a is None else a.place,
+        b=None if b is None else b.place,
+        count_a=differing.counts[0],
+        count_b=differing.counts[1],
         a_ns=None if slower is None else slower.a_ns,
         b_ns=None if slower is None else slower.b_ns,
         summary=differences.sentence(differing, ranks, slower),
     )
+
+
+def _pair(of: Callable[[int], T]) -> tuple[T, T]:
+    """Of both runs."""
+    return of(0), of(1)
 
 
 def _pairs(a: _Kinds, b: _Kinds) -> Iterator[tuple[list[int], list[int]]]:

@@ -144,28 +144,16 @@ class Report:
         return [own, *(values for one in self.others for values in one.each(full=full))]
 
     def _position(self, one: Process) -> Position:
-        case = self.case
-        last = report.current(case, one.index)
-        where = (
-            case.evidence.whereabouts(one.index)
-            if last is None or not last.pending
-            else case.evidence.location(last)
-        )
-        group = None if last is None else last.call.group
-        groups = case.evidence.trace.groups
+        evidence, newest = self.case.evidence, report.current(self.case, one.index)
+        held = newest is not None and newest.pending
+        where = evidence.location(newest) if newest and held else evidence.whereabouts(one.index)
+        last: Any = report.last(self.case, newest) or {}
         return Position(
             process=one.id,
-            role=one.role,
-            rank=one.rank,
-            host=one.host,
-            pid=one.pid,
-            state=case.evidence.ends[one.index].state,
-            op=None if last is None else last.call.op,
-            group=None if group is None else groups[group].id,
-            seq=None if last is None else last.seq,
-            status=None if last is None else last.status,
-            begin_ns=None if last is None else last.begin_ns,
-            location=None if where is None else Location(**report.location(case, where)),
+            **{name: getattr(one, name) for name in ("role", "rank", "host", "pid")},
+            state=evidence.ends[one.index].state,
+            **{name: last.get(name) for name in ("op", "group", "seq", "status", "begin_ns")},
+            location=None if where is None else Location(**report.location(self.case, where)),
         )
 
     def __str__(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -126,6 +126,12 @@ class Case:
         found = [w for w in self.open() if w.holds]
         return sorted(found, key=lambda wait: (wait.op.begin_ns, wait.op.id))
 
+    def due(self, *kinds: str) -> Iterator[Wait]:
+        """Those of some kinds that are faults by their age, and are still open when they come."""
+        for wait in self.oldest():
+            if wait.kind in kinds and wait not in self.owner and self.old(wait):
+                yield wait
+
     def old(self, wait: Wait) -> bool:
         """Whether it has lasted long enough to be a rank's fault."""
         return (
@@ -149,6 +155,11 @@ class Case:
             return False
         age = self.evidence.age_ns(wait.op)
         return age < EARLY_NS or age <= self.evidence.longest_ns(wait.op)
+
+    def about(self, op: Op) -> dict[str, Any]:
+        """The fields of a finding that tell of an operation."""
+        group = self.evidence.trace.group_id(op.call)
+        return {"op": op.call.op, "group": group, "seq": op.seq, "at_ns": op.begin_ns}
 
     def add(self, finding: RuleFinding) -> None:
         """Take a finding in and mark what follows from it."""
@@ -340,9 +351,5 @@ class Case:
 
     def certain_journals(self, processes: Iterable[int]) -> bool:
         """Whether the journals of these processes are whole, and were read in full."""
-        return not any(
-            self.evidence.trace.processes[i].dropped
-            or self.evidence.trace.processes[i].damage
-            or i in self.evidence.partial
-            for i in processes
-        )
+        known, partial = self.evidence.trace.processes, self.evidence.partial
+        return not any(known[i].dropped or known[i].damage or i in partial for i in processes)

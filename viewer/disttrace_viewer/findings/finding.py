@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from pkgutil import get_data
 from typing import Any
 
 import orjson
 
-from disttrace_viewer.evidence.wait import Deadline, RankActivity
+from disttrace_viewer.evidence.wait import Deadline, RankActivity, Wait
 from disttrace_viewer.trace.model import CodeLocation, Stream
 from disttrace_viewer.trace.process import NonFinite
 from disttrace_viewer.trace.values import dataclass, field, replace
@@ -37,6 +37,24 @@ class Scope:
     roots: frozenset[int] = frozenset()
     absent: frozenset[tuple[int | None, int]] = frozenset()
     members: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        waits: Iterable[Wait] = (),
+        *,
+        roots: Iterable[int] = (),
+        absent: Iterable[int] = (),
+        group: int | None = None,
+        members: Iterable[int] = (),
+    ) -> Scope:
+        """All of the exchanges of ``waits``; ``absent`` are ranks, of ``group`` or of the job."""
+        return cls(
+            exchanges=frozenset(wait.exchange for wait in waits),
+            roots=frozenset(roots),
+            absent=frozenset((group, rank) for rank in absent),
+            members=frozenset(members),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -317,32 +317,20 @@ def processes(trace: JobTrace) -> pl.DataFrame:
 
 def groups(trace: JobTrace) -> pl.DataFrame:
     """One row per member of a group, also for members of which no process was seen."""
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for group in trace.groups:
         seen: dict[int | None, list[int]] = {}
         for member in group.members:
             seen.setdefault(member.rank, []).append(member.process)
-        jobs = [trace.processes[m.process].job for m in group.members]
-        shared = (jobs[0] if jobs else None, group.id, group.name, group.desc)
+        job = trace.processes[group.members[0].process].job if group.members else None
         backend = ",".join(sorted(set(group.backends.values()))) or None
+        about = (job, group.id, group.name, group.desc, backend, group.size, group.default)
         numbers = sorted({*seen, *range(group.size or 0)}, key=lambda n: -1 if n is None else n)
         for number in numbers:
-            for process in seen.get(number, [None]):
-                own = trace.processes[process] if process is not None else None
-                rank = group.global_rank(number)
-                if rank is None and own is not None:
-                    rank = own.rank
-                rows.append(
-                    (
-                        *shared,
-                        backend,
-                        group.size,
-                        group.default,
-                        number,
-                        rank,
-                        None if own is None else own.id,
-                    )
-                )
+            rank = group.global_rank(number)
+            here = [trace.processes[process] for process in seen.get(number, ())]
+            rows += [(*about, number, one.rank if rank is None else rank, one.id) for one in here]
+            rows += [] if here else [(*about, number, rank, None)]
     return pl.DataFrame(
         rows,
         schema={

@@ -38,15 +38,11 @@ class DifferenceFacts:
 
     kind: str
     group: str
-    a: ShownCall | None
-    b: ShownCall | None
-    count_a: int = 0
-    count_b: int = 0
-    steps_a: int = 0
-    steps_b: int = 0
-    bytes_a: int | None = None
+    calls: tuple[ShownCall | None, ShownCall | None]
+    counts: tuple[int, int] = (0, 0)
+    steps: tuple[int, int] = (0, 0)
+    bytes: tuple[int | None, int | None] = (None, None)
     """Of all of its calls on one rank; None where it is not known."""
-    bytes_b: int | None = None
     nth: int | None = None
     """Of ``first_divergence``: the number of the call in its group."""
 
@@ -94,42 +90,32 @@ def _details(call: Call, group: Group | None) -> dict[str, str]:
 
 def sentence(reported: DifferenceFacts, who: Iterable[int], slower: Slower | None = None) -> str:
     """One difference with the ranks of which it is true, in a line."""
-    where = f"{capital(ranks(who))}, {reported.group}"
+    where, (a, b) = f"{capital(ranks(who))}, {reported.group}", reported.calls
     if reported.kind == align.FIRST:
         return f"{where}: first divergence at call {reported.nth:,}: {_both(reported)}."
     if reported.kind in _TIMES:
         word = reported.kind.replace("_", " ")
-        return f"{where}: {word}: {reported.b or reported.a}: {_often(reported)}."
+        return f"{where}: {word}: {b or a}: {_often(reported)}."
     if reported.kind == align.CHANGED:
-        return f"{where}: changed {number(reported.count_a, 'time')}: {_both(reported)}."
+        return f"{where}: changed {number(reported.counts[0], 'time')}: {_both(reported)}."
     if reported.kind == align.SLOWER and slower is not None:
-        return f"{where}: slower: {reported.b}: {_times(slower)}."
+        return f"{where}: slower: {b}: {_times(slower)}."
     if reported.kind == align.STEPS:
-        steps = f"{reported.count_a:,} steps in A, {reported.count_b:,} in B"
-        return f"{where}: {steps}, from {reported.b} on."
+        return "{}: {:,} steps in A, {:,} in B, from {} on.".format(where, *reported.counts, b)
     return f"{where}: in another place of the order: {_both(reported)}."
 
 
-def only_one(which: str, what: str) -> str:
-    """What there is in one run alone."""
-    return f"Only {which} has {what}."
-
-
 def _both(reported: DifferenceFacts) -> str:
-    if reported.a is not None and reported.a == reported.b:
-        return f"{reported.a} in both"
-    a, b = (str(one) if one is not None else "nothing more" for one in (reported.a, reported.b))
+    if reported.calls[0] is not None and reported.calls[0] == reported.calls[1]:
+        return f"{reported.calls[0]} in both"
+    a, b = (str(one) if one is not None else "nothing more" for one in reported.calls)
     return f"{a} in A, {b} in B"
 
 
 def _often(reported: DifferenceFacts) -> str:
-    sides = (
-        (reported.count_a, reported.steps_a, reported.bytes_a),
-        (reported.count_b, reported.steps_b, reported.bytes_b),
-    )
+    sides = zip("AB", reported.counts, reported.steps, reported.bytes, strict=True)
     return ", ".join(
-        f"{_count(count, steps, data)} in {name}"
-        for name, (count, steps, data) in zip("AB", sides, strict=True)
+        f"{_count(times, steps, data)} in {name}" for name, times, steps, data in sides
     )
 
 

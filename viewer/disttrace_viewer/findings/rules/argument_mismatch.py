@@ -406,10 +406,7 @@ def _of_messages(
         summary=f"{sentences.capital(' where '.join(ends))}{again}.",
         hint="Give both ends tensors of one size and dtype; the rest of the receiver's is stale.",
         waiting=inside,
-        op="send",
-        group=trace.group_id(send.call),
-        seq=send.seq,
+        **case.about(send),
         locations=case.evidence.locations([send, receive]),
-        at_ns=send.begin_ns,
         scope=Scope(exchanges=frozenset(keys), members=frozenset(inside)),
     )

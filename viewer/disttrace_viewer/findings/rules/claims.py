@@ -140,12 +140,7 @@ def _duplicate(
         locations=case.evidence.locations(join.op for join in rivals)
         + outside.locations(case, who),
         at_ns=max(join.op.begin_ns for join in rivals),
-        scope=Scope(
-            exchanges=frozenset(w.exchange for w in waits),
-            roots=frozenset(who),
-            absent=frozenset((None, r) for r in left),
-            members=frozenset(who),
-        ),
+        scope=Scope.of(waits, roots=who, absent=left, members=who),
     )
 
 
@@ -157,7 +152,8 @@ def find_world_sizes(case: Case) -> Iterator[RuleFinding]:
             found.setdefault(join.address, {})[join.op.process] = join
     for claims in found.values():
         values = {p: join.world_size for p, join in claims.items()}
-        waiting = sorted({w.process for w in case.open() if w.process in claims})
+        waits = [w for w in case.open() if w.process in claims]
+        waiting = sorted({w.process for w in waits})
         harmed = waiting or any(join.open for join in claims.values())
         if len(set(values.values())) < 2 or not harmed:
             continue
@@ -175,11 +171,7 @@ def find_world_sizes(case: Case) -> Iterator[RuleFinding]:
             op=first.op.call.op,
             locations=case.evidence.locations(claims[p].op for p in order),
             at_ns=first.op.begin_ns,
-            scope=Scope(
-                exchanges=frozenset(w.exchange for w in case.open() if w.process in claims),
-                roots=frozenset(claims),
-                members=frozenset(claims),
-            ),
+            scope=Scope.of(waits, roots=claims, members=claims),
         )
 
 

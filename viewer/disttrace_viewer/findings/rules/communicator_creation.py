@@ -89,12 +89,9 @@ def _finding(
         hint=f"{library} connects all members before the first of them is served; this is told as a"
         f" stall after {names.roughly(limit_ns)}, a quarter of the group's time-out.{more}",
         waiting=who,
-        op=op.call.op,
-        group=trace.group_id(op.call),
-        seq=op.seq,
+        **{**case.about(op), "at_ns": max(one.begin_ns for one in inside)},
         locations=evidence.locations(inside),
-        at_ns=max(one.begin_ns for one in inside),
-        scope=Scope(exchanges=frozenset(w.exchange for w in waits), roots=frozenset(who)),
+        scope=Scope.of(waits, roots=who),
     )
 
 

@@ -116,10 +116,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
         cycle=tuple((p, "waits for", t) for p, t in following.items()),
         locations=evidence.locations(w.op for w in sorted(waits, key=lambda w: w.process)),
         at_ns=first.op.begin_ns,
-        scope=Scope(
-            roots=frozenset(members),
-            exchanges=frozenset(w.exchange for w in waits),
-        ),
+        scope=Scope.of(waits, roots=members),
     )
     return swallowed.with_raised(case, finding, _swallowed(case, waits))
 

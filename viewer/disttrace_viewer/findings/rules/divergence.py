@@ -366,7 +366,7 @@ def _nonfinite(case: Case, at: dict[int, NonFinite], raised: Sequence[int]) -> R
         locations=places,
         at_ns=one.t_ns,
         nonfinite=(first[0], one),
-        scope=Scope(roots=frozenset(raised), members=followed),
+        scope=Scope.of(roots=raised, members=followed),
     )
 
 

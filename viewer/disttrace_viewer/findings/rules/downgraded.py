@@ -93,27 +93,26 @@ def _traced(
     left: Sequence[tuple[Op, Set[int]]],
 ) -> RuleFinding:
     concerned = {*finding.culprits, *finding.waiting, *finding.scope.members}
-    for op, attempt in before[finding.kind == "no_progress"]:
-        if op.process in concerned:
-            return finding.doubted(
-                LEFTOVER,
-                summary=f"{finding.summary.removesuffix('.')}; attempt {attempt} made this group"
-                " under the same keys of the same store, which still holds its addresses.",
-                hint="Give each attempt keys of its own: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for"
-                " torchrun, or a PrefixStore with TORCHELASTIC_RESTART_COUNT in its name.",
-                culprits=(),
-            )
-    for store, inside in left:
-        if inside & concerned:
-            return finding.doubted(
-                LEFTOVER,
-                summary=f"{finding.summary.removesuffix('.')}; {store.call.args.get('path')} is"
-                " left over from an earlier run: the file still holds its addresses.",
-                hint="Delete that file before each run, or give each run a file of its own"
-                " (init_method).",
-                culprits=(),
-            )
-    return finding
+    met = before[finding.kind == "no_progress"]
+    attempt = next((attempt for op, attempt in met if op.process in concerned), None)
+    store = next((store for store, inside in left if inside & concerned), None)
+    if attempt is not None:
+        what = (
+            f"attempt {attempt} made this group under the same keys of the same store, which still"
+            " holds its addresses."
+        )
+        hint = (
+            "Give each attempt keys of its own: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun,"
+            " or a PrefixStore with TORCHELASTIC_RESTART_COUNT in its name."
+        )
+    elif store is not None:
+        path = store.call.args.get("path")
+        what = f"{path} is left over from an earlier run: the file still holds its addresses."
+        hint = "Delete that file before each run, or give each run a file of its own (init_method)."
+    else:
+        return finding
+    summary = f"{finding.summary.removesuffix('.')}; {what}"
+    return finding.doubted(LEFTOVER, summary=summary, hint=hint, culprits=())
 
 
 def _left_over(case: Case) -> Iterator[Op]:

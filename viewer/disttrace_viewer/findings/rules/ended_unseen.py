@@ -59,10 +59,7 @@ def _finding(case: Case, found: list[Unseen]) -> RuleFinding:
         hint=hint,
         absent_ranks=tuple(ranks),
         at_ns=min(one.worker.t_ns for one in found),
-        scope=Scope(
-            absent=frozenset((None, rank) for rank in ranks),
-            members=frozenset(one.launcher for one in found) | stopped,
-        ),
+        scope=Scope.of(absent=ranks, members={one.launcher for one in found} | stopped),
         settles=() if sure else (journals(ranks),),
     )
 

@@ -12,19 +12,13 @@ from disttrace_viewer.findings.finding import ERROR, WARNING, RuleFinding, Scope
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.trace.model import Group
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.trace.values import dataclass, replace
+from disttrace_viewer.trace.values import replace
 from disttrace_viewer.wording import sentences
 
 Ranks = tuple[int, ...]
+Creation = tuple[Op, Ranks]
+"""One call of ``new_group`` with the global ranks that it names."""
 _BY_NAMES = mismatches.KINDS | {"deadlock", "missing_participant"}
-
-
-@dataclass(frozen=True, slots=True)
-class Creation:
-    """One call of ``new_group`` with the global ranks that it names."""
-
-    op: Op
-    ranks: Ranks
 
 
 def find(case: Case) -> Iterator[RuleFinding]:
@@ -74,7 +68,7 @@ def _two_names(case: Case) -> Iterator[RuleFinding]:
             op="new_group",
             locations=case.evidence.locations(places),
             at_ns=min(wait.op.begin_ns for wait in waits),
-            scope=Scope(exchanges=frozenset(w.exchange for w in waits), roots=frozenset(who)),
+            scope=Scope.of(waits, roots=who),
         )
 
 
@@ -129,7 +123,7 @@ def _calls(case: Case, group: Group) -> Mapping[int, list[Creation]]:
         if op.process in later and op.begin_ns >= (later[op.process] or 0):
             continue
         if not op.call.args.get("use_local_synchronization"):
-            found[op.process].append(Creation(op, _ranks(op, group)))
+            found[op.process].append((op, _ranks(op, group)))
     return found
 
 
@@ -143,13 +137,12 @@ def _ranks(op: Op, group: Group) -> Ranks:
 def _differ(case: Case, group: Group, calls: Mapping[int, list[Creation]]) -> RuleFinding | None:
     for position in range(max(map(len, calls.values()))):
         here = {p: c[position] for p, c in calls.items() if position < len(c)}
-        if len({creation.ranks for creation in here.values()}) < 2:
+        values = {p: ranks for p, (_, ranks) in here.items()}
+        if len({*values.values()}) < 2:
             continue
         waits = _harmed(case, calls, position)
-        harmed = bool(waits)
-        values = {p: creation.ranks for p, creation in here.items()}
         odd = sorted(mismatches.minority(values, group.size or len(values)))
-        return _finding(case, group, position, here, odd, waits, ERROR if harmed else WARNING)
+        return _finding(case, group, position, here, odd, waits, ERROR if waits else WARNING)
     return None
 
 
@@ -162,14 +155,14 @@ def _harmed(case: Case, calls: Mapping[int, list[Creation]], position: int) -> l
         if not own:
             continue
         if wait.kind == RENDEZVOUS:
-            if any(wait.op.begin_ns >= c.op.begin_ns for c in own):
+            if any(wait.op.begin_ns >= op.begin_ns for op, _ in own):
                 found.append(wait)
         elif wait.op.call.group is not None:
             member = next(
                 (m for m in trace.groups[wait.op.call.group].members if m.process == wait.process),
                 None,
             )
-            if member is not None and (member.t_ns or 0) >= own[0].op.begin_ns:
+            if member is not None and (member.t_ns or 0) >= own[0][0].begin_ns:
                 found.append(wait)
     return found
 
@@ -185,13 +178,13 @@ def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) ->
             continue
         own = calls[wait.process]
         position = next(
-            (i for i, c in enumerate(own) if c.op.number == wait.op.parent and c.op.pending), None
+            (i for i, (op, _) in enumerate(own) if op.number == wait.op.parent and op.pending), None
         )
-        if position is None or (position, own[position].ranks) in polled or not case.old(wait):
+        if position is None or (position, own[position][1]) in polled or not case.old(wait):
             continue
-        polled.add((position, own[position].ranks))
+        polled.add((position, own[position][1]))
         here = {p: c[position] for p, c in calls.items() if position < len(c)}
-        wanted = own[position].ranks
+        wanted = own[position][1]
         before = partial(_made_before, case, here, {})
         past = [
             p
@@ -236,7 +229,7 @@ def _made_before(
     if wait.exchange not in known:
         made = case.evidence.exchange(op.call.stream, op.seq).values()
         known[wait.exchange] = any(
-            one.process in here and one.number < here[one.process].op.number for one in made
+            one.process in here and one.number < here[one.process][0].number for one in made
         )
     return known[wait.exchange]
 
@@ -254,9 +247,10 @@ def _finding(
 ) -> RuleFinding:
     trace, evidence = case.evidence.trace, case.evidence
     order = sorted(here, key=lambda p: (p not in odd, p))
-    places = [here[p].op for p in order]
-    texts = ((f"{list(here[p].ranks)} ({sentences.line(here[p].op)})", p) for p in order)
+    places = [here[p][0] for p in order]
+    texts = ((f"{[*here[p][1]]} ({sentences.line(here[p][0])})", p) for p in order)
     makes = sentences.sides(trace, texts, "makes", "make")
+    inside = {w.process for w in waits}
     went = [w.op for p in past for w in case.of_process.get(p, ())]
     what = f"the processes do not make the same group: {makes}"
     if past:
@@ -280,14 +274,10 @@ def _finding(
         because=why((unsure, sentences.EITHER_SIDE)),
         hint=hint,
         culprits=tuple(odd),
-        waiting=tuple(sorted({w.process for w in waits} - set(odd))),
+        waiting=tuple(sorted(inside - {*odd})),
         op="new_group",
         group=group.id,
         locations=evidence.locations([*went, *places]),
-        at_ns=min(creation.op.begin_ns for creation in here.values()),
-        scope=Scope(
-            exchanges=frozenset(w.exchange for w in waits),
-            roots=frozenset(w.process for w in waits) | frozenset(past),
-            members=frozenset(w.process for w in waits),
-        ),
+        at_ns=min(op.begin_ns for op, _ in here.values()),
+        scope=Scope.of(waits, roots=inside.union(past), members=inside),
     )

@@ -56,9 +56,7 @@ def _finding(case: Case, who: list[int], *, whole: bool) -> RuleFinding:
         waiting=(),
         at_ns=evidence.ends[first].t_ns,
         locations=outside.locations(case, who),
-        scope=Scope()
-        if whole
-        else Scope(roots=frozenset(who), members=case.witnesses.broke_after(who)),
+        scope=Scope() if whole else Scope.of(roots=who, members=case.witnesses.broke_after(who)),
     )
 
 

@@ -54,10 +54,8 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
     early = all(case.early(w) for w in inside)
     # A rank that polls a store waits as well, and no record states for which; one that communicates
     # with others may come yet, and those that wait be ahead of it.
-    away = tuple(s for s in sinks if case.at_work(s) is None)
     late = late_arrivals.held_up_by(case, wait)
-    if wait.lateness:
-        away = late_arrivals.answerable(late, away)
+    away = late_arrivals.answerable(late, [s for s in sinks if case.at_work(s) is None])
     alone = wait.kind == COLLECTIVE and not extra and _alone_there(case, inside, sinks)
     alone = alone and not raised
     no_culprit = no_culprit or not away or alone or (not raised and _differed(case, wait, sinks))
@@ -99,9 +97,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
         hint=hint,
         culprits=() if no_culprit else away,
         waiting=tuple(who),
-        op=wait.op.call.op,
-        group=trace.group_id(wait.op.call),
-        seq=wait.op.seq,
+        **case.about(wait.op),
         locations=late_arrivals.locations(case, wait, late, sinks)
         + outside.locations(case, sinks)
         + evidence.locations(
@@ -111,12 +107,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
                 *([] if other is None else [other.op]),
             ]
         ),
-        at_ns=wait.op.begin_ns,
-        scope=Scope(
-            exchanges=frozenset({wait.exchange}),
-            roots=frozenset(sinks),
-            absent=frozenset((wait.op.call.group, r) for r in wait.absent),
-        ),
+        scope=Scope.of([wait], roots=sinks, absent=wait.absent, group=wait.op.call.group),
         settles=(journals(wait.absent),)
         if wait.absent
         else outside.settles(case, sinks, early=early),

@@ -35,20 +35,16 @@ def find(case: Case) -> Iterator[RuleFinding]:
 
     What an operation waits for that is seen only from outside is not known; it comes last.
     """
-    for wait in case.oldest():
-        if wait.kind == SERVER and wait not in case.owner and case.old(wait):
-            yield _unanswered(case, wait)
-    apart = [w for w in case.oldest() if not case.knows("sequence", [w.process]) and case.old(w)]
-    apart = [w for w in apart if w.kind == OTHER and w not in case.owner]
+    for wait in case.due(SERVER):
+        yield _unanswered(case, wait)
+    apart = [w for w in case.due(OTHER) if not case.knows("sequence", [w.process])]
     if len(apart) > 1:
         yield _apart(case, apart)
     for kinds in ((COLLECTIVE, MESSAGE, RENDEZVOUS), (OTHER,)):
-        for wait in case.oldest():
-            if wait.kind not in kinds or not wait.complete or wait in case.owner:
-                continue
+        for wait in case.due(*kinds):
             if not case.knows("stood", [wait.process]):
                 continue  # whether it moves takes two moments
-            if not case.old(wait) or _ended(case, wait) or _drains(case, wait):
+            if not wait.complete or _ended(case, wait) or _drains(case, wait):
                 continue
             ahead = host_is_ahead(case, wait, {wait.process, *wait.arrived})
             if not _just_complete(case, wait) and not ahead:
@@ -142,12 +138,9 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
         culprits=still,
         hint=_hint(case, wait, inside, still, reported, open_),
         waiting=tuple(who),
-        op=wait.op.call.op,
-        group=trace.group_id(wait.op.call),
-        seq=wait.op.seq,
+        **case.about(wait.op),
         locations=evidence.locations(w.op for w in inside),
-        at_ns=wait.op.begin_ns,
-        scope=Scope(exchanges=frozenset(w.exchange for w in inside), roots=frozenset(who)),
+        scope=Scope.of(inside, roots=who),
     )
 
 
@@ -233,7 +226,7 @@ def _apart(case: Case, waits: Sequence[Wait]) -> RuleFinding:
         waiting=tuple(who),
         locations=case.evidence.locations(w.op for w in waits),
         at_ns=waits[0].op.begin_ns,
-        scope=Scope(exchanges=frozenset(w.exchange for w in waits), roots=frozenset(who)),
+        scope=Scope.of(waits, roots=who),
     )
 
 
@@ -266,10 +259,9 @@ def _unanswered(case: Case, wait: Wait) -> RuleFinding:
         culprits=(server,),
         hint=outside.stopped_hint(case, [server]) or FROZEN,
         waiting=tuple(who),
-        op=wait.op.call.op,
+        **case.about(wait.op),
         locations=evidence.locations(w.op for w in inside) + outside.locations(case, [server]),
-        at_ns=wait.op.begin_ns,
-        scope=Scope(exchanges=frozenset({wait.exchange}), roots=frozenset({server})),
+        scope=Scope.of([wait], roots=[server]),
     )
 
 
@@ -402,12 +394,9 @@ def find_stuck_device(case: Case) -> Iterator[RuleFinding]:
         else "Look at this device and its host first (nvidia-smi -q, dmesg for an Xid), and at a"
         " kernel or a CUDA call that does not return there: py-spy dump --native of the process.",
         waiting=tuple(who),
-        op=first.op.call.op,
-        group=None if more else evidence.trace.group_id(first.op.call),
-        seq=None if more else first.op.seq,
+        **{**case.about(first.op), **({"group": None, "seq": None} if more else {})},
         locations=evidence.locations(wait.op for wait in stuck),
-        at_ns=first.op.begin_ns,
-        scope=Scope(exchanges=frozenset(w.exchange for w in stuck), roots=frozenset(who)),
+        scope=Scope.of(stuck, roots=who),
     )
 
 

@@ -59,12 +59,9 @@ def _inherited(case: Case, wait: Wait) -> RuleFinding | None:
         hint="A group does not survive a fork: make one in the child (spawn it, and call"
         " init_process_group there), or communicate in the parent.",
         culprits=(wait.process,),
-        op=call.op,
-        group=group.id,
-        seq=wait.op.seq,
+        **case.about(wait.op),
         locations=evidence.locations([wait.op]),
-        at_ns=wait.op.begin_ns,
-        scope=Scope(members=frozenset({wait.process})),
+        scope=Scope.of(members=[wait.process]),
     )
 
 
@@ -125,7 +122,7 @@ def _finding(case: Case, group: Group | None, named: dict[int, int]) -> RuleFind
         group=None if group is None else group.id,
         locations=tuple(replace(at, op=operations[p]) for p, at in where.items() if at is not None),
         at_ns=first.t_ns,
-        scope=Scope(roots=frozenset(processes)),
+        scope=Scope.of(roots=processes),
     )
 
 

@@ -237,10 +237,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> RuleFinding:
         parameters=named,
         locations=outside.locations(case, alike),
         at_ns=end.t_ns,
-        scope=Scope(
-            roots=frozenset(alike),
-            members=failed | case.witnesses.broke_after(alike),
-        ),
+        scope=Scope.of(roots=alike, members=failed | case.witnesses.broke_after(alike)),
     )
 
 

@@ -24,12 +24,8 @@ def find(case: Case) -> Iterator[RuleFinding]:
     met = (case.rendezvous.of(op) for op, _ in downgraded.met_before(case))
     refused = {rendezvous.key for rendezvous in met if rendezvous is not None}
     known: dict[Hashable, list[Wait]] = {}
-    for wait in case.oldest():
-        if wait.kind != RENDEZVOUS or wait in case.owner or not case.old(wait):
-            continue
-        if wait.exchange in refused:
-            continue
-        if new_group(case, wait):
+    for wait in case.due(RENDEZVOUS):
+        if wait.exchange in refused or new_group(case, wait):
             continue  # a creation: see missing_participant
         if wait.exchange not in known:  # else the same: while a job starts all its ranks are in one
             known[wait.exchange] = _elsewhere(case, wait)
@@ -126,14 +122,10 @@ def _finding(
         absent_ranks=() if start or elsewhere or world_size is not None else wait.absent,
         waiting=tuple(who),
         op=top.call.op,
-        locations=evidence.locations(w.op for w in [*same, *elsewhere])
+        locations=evidence.locations(w.op for w in (*same, *elsewhere))
         + outside.locations(case, sinks),
         at_ns=wait.op.begin_ns,
-        scope=Scope(
-            exchanges=frozenset(w.exchange for w in [*same, *elsewhere]),
-            roots=frozenset(sinks),
-            absent=frozenset((None, r) for r in wait.absent),
-        ),
+        scope=Scope.of((*same, *elsewhere), roots=sinks, absent=wait.absent),
         settles=(f"{outside.journals(lost)}, if started",)
         if lost and world_size is None
         else ()
@@ -252,8 +244,8 @@ def _missing(case: Case, wait: Wait, sinks: Sequence[int], world_size: int | Non
 
 def find_nodes(case: Case) -> Iterator[RuleFinding]:
     """One finding per store in which agents wait; those who wait there under another id belong."""
-    for wait in case.oldest():
-        if wait.kind == NODES and wait not in case.owner and case.old(wait) and not wait.complete:
+    for wait in case.due(NODES):
+        if not wait.complete:
             yield _finding_of_nodes(case, wait)
 
 
@@ -298,10 +290,7 @@ def _finding_of_nodes(case: Case, wait: Wait) -> RuleFinding:
         op=wait.op.call.op,
         locations=outside.locations(case, away),
         at_ns=wait.op.begin_ns,
-        scope=Scope(
-            exchanges=frozenset(w.exchange for w in [*same, *others]),
-            roots=frozenset(away),
-        ),
+        scope=Scope.of((*same, *others), roots=away),
         settles=()
         if elsewhere or disagree
         else ("collect the journals of the other nodes, if they were started",)

@@ -58,7 +58,7 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> RuleFinding:
     waits = [w for w in case.open() if w.op in dialling]
     to_come = text in (NOT_COME, NO_LISTENER, NO_AGENT)
     start = to_come and may_come(case, waits, culprits)
-    roots = frozenset(who) | frozenset(culprits)
+    roots = {*who, *culprits}
     if start:
         culprits, absent, sure = [], [], False
     waited_ns = max(evidence.age_ns(o) for o, _ in clients)
@@ -77,11 +77,7 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> RuleFinding:
         op=op.call.op,
         locations=evidence.locations(dialling),
         at_ns=op.begin_ns,
-        scope=Scope(
-            exchanges=frozenset(w.exchange for w in waits),
-            roots=roots,
-            members=frozenset(who),
-        ),
+        scope=Scope.of(waits, roots=roots, members=who),
     )
 
 

@@ -56,9 +56,9 @@ def _found(
         culprits=tuple(index[rank] for rank in ranks if rank in index),
         absent_ranks=tuple(rank for rank in ranks if rank not in index),
         waiting=tuple(index[rank] for rank in waiting if rank in index),
-        scope=Scope(
-            members=frozenset(index[rank] for rank in (*waiting, *ranks) if rank in index),
-            absent=frozenset((None, rank) for rank in ranks if rank not in index),
+        scope=Scope.of(
+            members=(index[rank] for rank in (*waiting, *ranks) if rank in index),
+            absent=(rank for rank in ranks if rank not in index),
         ),
     )
 
@@ -164,10 +164,9 @@ def _stuck(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
         inside = f" ({', '.join(named + more)})" if named + more else ""
         parts.append(f"rank {one['rank']}{inside}")
     seconds = max((one.get("seconds", 0) for one in of), default=0)
-    shown = parts if len(parts) <= 16 else [*parts[:15], f"{len(parts) - 15} more"]
     summary = (
         f"NCCL's watchdog got stuck itself{f' for {seconds} s' * bool(seconds)} on"
-        f" {sentences.listed(shown)}: a call of CUDA or NCCL does not return there, or a thread"
+        f" {sentences.listed(parts)}: a call of CUDA or NCCL does not return there, or a thread"
         " holds the GIL in one. That does not tell which rank the others wait for."
     )
     yield _found(
@@ -204,9 +203,8 @@ def _ends(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
         f"{'a rank' if rank is None else f'{name} {rank}'} ({_code(code)})"
         for rank, code in one["ends"]
     ]
-    shown = ends if len(ends) <= 16 else [*ends[:15], f"{len(ends) - 15} more"]
     order = ", in an order that it does not give" if len(ends) > 1 else ""
-    summary = f"The log reports the end{'s' * bool(order)} of {sentences.listed(shown)}{order}."
+    summary = f"The log reports the end{'s' * bool(order)} of {sentences.listed(ends)}{order}."
     ranks = [rank for rank, _ in one["ends"]] if name == "rank" else []
     yield _found(
         case, "process_failed", summary, waiting=ranks, hint=_hint(one["ends"][0][1])

@@ -196,10 +196,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
         + evidence.locations(w.op for w in (*inside, *held, *series))
         + outside.locations(case, others),
         at_ns=wait.op.begin_ns,
-        scope=Scope(
-            exchanges=frozenset(w.exchange for w in (wait, *series)),
-            roots=frozenset([*who, *(w.process for w in series)]),
-        ),
+        scope=Scope.of((wait, *series), roots=[*who, *(w.process for w in series)]),
         settles=(EARLY,) if early else (),
     )
 

@@ -88,9 +88,6 @@ def find_unwaited(case: Case) -> Iterator[RuleFinding]:
             f" {op.call.op} at {sentences.line(op)}{again}, and dropped the Work.",
             hint="Keep the Work and wait for it before the tensors are used or freed.",
             culprits=found.processes,
-            op=op.call.op,
-            group=found.group,
-            seq=op.seq,
+            **{**case.about(op), "group": found.group},
             locations=case.evidence.locations([op]),
-            at_ns=op.begin_ns,
         )

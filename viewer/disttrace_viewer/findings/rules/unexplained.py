@@ -65,7 +65,7 @@ def _finding(case: Case, failed: list[int]) -> RuleFinding:
         op=broken[0].call.op if broken else None,
         locations=evidence.locations([*broken, *left]),
         at_ns=evidence.ends[failed[0]].t_ns,
-        scope=Scope(members=frozenset(failed)),
+        scope=Scope.of(members=failed),
     )
 
 

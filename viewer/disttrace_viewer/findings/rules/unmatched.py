@@ -18,9 +18,7 @@ from disttrace_viewer.wording import sentences
 
 def find(case: Case) -> Iterator[RuleFinding]:
     """Waits for a message whose other side is outside communication or has ended."""
-    for wait in case.oldest():
-        if wait in case.owner or wait.kind != MESSAGE or not case.old(wait):
-            continue
+    for wait in case.due(MESSAGE):
         # Some only wait for messages, with both ends, of launches that lack this one.
         lacking = _launched_with(case, wait)
         sinks = [
@@ -83,7 +81,7 @@ def _other_tag(case: Case, wait: Wait) -> Op | None:
 
 
 def _facing(case: Case, wait: Wait, other: Op) -> RuleFinding:
-    trace = case.evidence.trace
+    trace, both = case.evidence.trace, {wait.process, other.process}
     send, receive = sorted([wait.op, other], key=lambda op: op.call.op == "recv")
     blocked = {w.op.id for w in case.of_process.get(other.process, ())}
     return RuleFinding(
@@ -95,27 +93,18 @@ def _facing(case: Case, wait: Wait, other: Op) -> RuleFinding:
         hint="Give both ends one tag; where both tags are used, post them in one order on both"
         " ends.",
         waiting=tuple(sorted({wait.process} | ({other.process} if other.id in blocked else set()))),
-        op=wait.op.call.op,
-        group=trace.group_id(wait.op.call),
-        seq=wait.op.seq,
+        **case.about(wait.op),
         locations=case.evidence.locations([wait.op, other]),
-        at_ns=wait.op.begin_ns,
-        scope=Scope(
-            exchanges=frozenset({wait.exchange}),
-            roots=frozenset({wait.process, other.process}),
-            members=frozenset({wait.process, other.process}),
-        ),
+        scope=Scope.of([wait], roots=both, members=both),
     )
 
 
 def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
-    evidence = case.evidence
-    op = wait.op
-    early = case.early(wait)
-    away = tuple(s for s in sinks if case.at_work(s) is None)
+    evidence, op, early = case.evidence, wait.op, case.early(wait)
+    theirs = [w for s in sinks for w in case.of_process.get(s, ())]
+    launched = [w for p in _launched_with(case, wait) for w in case.of_process.get(p, ())]
     late = late_arrivals.held_up_by(case, wait)
-    if wait.lateness:
-        away = late_arrivals.answerable(late, away)
+    away = late_arrivals.answerable(late, [s for s in sinks if case.at_work(s) is None])
     other = None if wait.any_of else partner(case, wait)
     no_culprit = wait.any_of or other is not None or all(case.at_work(s) for s in sinks)
     return RuleFinding(
@@ -139,25 +128,15 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
         " under a condition, or in a batch that one side left shorter?",
         culprits=() if no_culprit else away,
         waiting=(wait.process,) if other is None else tuple(sorted({wait.process, other.process})),
-        op=op.call.op,
-        group=evidence.trace.group_id(op.call),
-        seq=op.seq,
+        **case.about(op),
         locations=late_arrivals.locations(case, wait, late, sinks)
         + evidence.locations([op, *([] if other is None else [other.op])])
         + outside.locations(case, sinks),
-        at_ns=op.begin_ns,
-        scope=Scope(
-            exchanges=frozenset(
-                {wait.exchange, *(w.exchange for s in sinks for w in case.of_process.get(s, ()))}
-                | {
-                    w.exchange
-                    for p in _launched_with(case, wait)
-                    for w in case.of_process.get(p, ())
-                    if w.kind == MESSAGE and w.complete
-                }
-            ),
-            roots=frozenset(sinks),
-            absent=frozenset((op.call.group, r) for r in wait.absent),
+        scope=Scope.of(
+            (wait, *theirs, *(w for w in launched if w.kind == MESSAGE and w.complete)),
+            roots=sinks,
+            absent=wait.absent,
+            group=op.call.group,
         ),
         settles=outside.settles(case, sinks, early=early),
     )

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.process_ends import RUNNING
+from disttrace_viewer.diagnosis.positions import RankPlace
 from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, WAIT
 from disttrace_viewer.views.terminal.console import shortened
 from disttrace_viewer.views.terminal.top import FAULT, WELL, Snapshot, TopRow
@@ -57,7 +58,7 @@ def lines(
     if room < 0:
         shown = max(1, rows - len(top) - 1)
         left = values.rows[shown:]
-        count = number(sum(len(row.processes) for row in left), "process", "processes")
+        count = number(sum(len(row.place.processes) for row in left), "process", "processes")
         text = f"   and {number(len(left), 'more position', 'more positions')} ({count})"
         table = [*table[:shown], Text(_cut(text, width), DIM)]
     if room > 3:
@@ -111,7 +112,7 @@ def _verdict(values: Snapshot, width: int, rows: int | None) -> list[Text]:
 def _width_of_who(values: Snapshot, width: int) -> int:
     """As wide as culprits need, and at most a third of the line."""
     labels = [_who(row.who) for row in values.rows]
-    culprits = [_who(row.who) for row in values.rows if row.culprit]
+    culprits = [_who(row.who) for row in values.rows if row.place.culprit]
     widest = max(map(cell_len, labels), default=0)
     needed = max(map(cell_len, culprits), default=0)
     return min(max(_LEAST_WHO if width < 100 else 28, needed), max(widest, 8), width // 3)
@@ -130,18 +131,16 @@ def _names(who: int, width: int, right: Columns) -> Text:
 
 
 def _row(row: TopRow, who: int, width: int, older_ns: int, right: Columns) -> Text:
-    age = (
-        ""
-        if row.age_ns is None
-        else span(row.age_ns + older_ns * (row.state in (RUNNING, STOPPED)))
-    )
+    place = row.place
+    older_ns *= place.state in (RUNNING, STOPPED)
+    age = span(place.longest_ns + older_ns) if place.longest_ns else ""
+    style = BAD if place.culprit else WAIT if place.waits else ""
     cells = (
-        (age, BAD if row.culprit else WAIT if row.waits else ""),
+        (age, style),
         ("" if row.ops_per_s is None else f"{row.ops_per_s:,.0f}", ""),
         ("" if row.late is None else f"{row.late:.0%}", ""),
         ("" if row.waiting is None else f"{row.waiting:.0%}", ""),
     )
-    style = BAD if row.culprit else WAIT if row.waits else ""
     room = width - 3 - who - 1 - sum(size for _, size in right) - 1
     # Ages are wider than their column after an hour: what stands before them gives way.
     room -= max(0, cell_len(age) + 1 - _RIGHT[0][1])
@@ -149,10 +148,10 @@ def _row(row: TopRow, who: int, width: int, older_ns: int, right: Columns) -> Te
     if cell_len(label) > who and len(row.ranks) > 2:
         label = f"{len(row.ranks)} ranks: {row.ranks[0]} … {row.ranks[-1]}"
     text = Text.assemble(
-        (" ▶ " if row.culprit else "   ", BAD),
+        (" ▶ " if place.culprit else "   ", BAD),
         (_sized(label, who), style),
         " ",
-        _sized(_doing(row, room), room),
+        _sized(_doing(place, room), room),
         " ",
     )
     for (cell, colour), (_, size) in zip(cells, right):
@@ -161,7 +160,7 @@ def _row(row: TopRow, who: int, width: int, older_ns: int, right: Columns) -> Te
     return text
 
 
-def _doing(row: TopRow, room: int) -> str:
+def _doing(row: RankPlace, room: int) -> str:
     """What and where: the place is kept whole, what stands before it gives way."""
     texts = [text.removeprefix("in ") for text in row.briefly or (row.doing,)]
     words = texts

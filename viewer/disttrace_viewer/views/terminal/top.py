@@ -43,26 +43,35 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class TopRow:
-    """Processes that do the same in the same place."""
+    """Processes that do the same in the same place, and what they did of late."""
 
+    place: RankPlace
     who: str
-    processes: tuple[int, ...]
     ids: tuple[str, ...]
     ranks: tuple[int, ...]
-    state: str
-    word: str
-    doing: str
-    at: str
-    age_ns: int | None
-    culprit: bool
-    waits: bool
     ops_per_s: float | None
     """Of one of them, on average; None where none runs."""
     late: float | None
     """The largest of them."""
     waiting: float | None
-    briefly: tuple[str, ...] = ()
-    """Words for ``doing`` where room is scarce, the shortest last; none: only those."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """An element of ``positions``."""
+        place = self.place
+        return {
+            "who": self.who,
+            "processes": list(self.ids),
+            "ranks": list(self.ranks),
+            "state": place.state,
+            "doing": place.doing,
+            "location": place.at or None,
+            "age_ns": place.longest_ns or None,
+            "culprit": place.culprit,
+            "waiting": place.waits,
+            "ops_per_s": self.ops_per_s,
+            "late_share": self.late,
+            "waiting_share": self.waiting,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,27 +116,10 @@ class Snapshot:
             "processes": self.processes,
             "ops_per_s": self.ops_per_s,
             "verdict": asdict(self.verdict),
-            "positions": [_plain(row) for row in self.rows],
+            "positions": [row.to_dict() for row in self.rows],
             "problems": self.problems,
             "others": [one.to_dict() for one in self.others],
         }
-
-
-def _plain(row: TopRow) -> dict[str, Any]:
-    return {
-        "who": row.who,
-        "processes": list(row.ids),
-        "ranks": list(row.ranks),
-        "state": row.state,
-        "doing": row.doing,
-        "location": row.at or None,
-        "age_ns": row.age_ns,
-        "culprit": row.culprit,
-        "waiting": row.waits,
-        "ops_per_s": row.ops_per_s,
-        "late_share": row.late,
-        "waiting_share": row.waiting,
-    }
 
 
 def activity_of(exchanges: Exchanges) -> Shares:
@@ -197,23 +189,15 @@ def _position(place: RankPlace, trace: JobTrace, activity: Shares) -> TopRow:
         return max(found, default=0.0) if activity.known else None
 
     return TopRow(
+        place,
         who=place.who(trace),
-        processes=place.processes,
         ids=tuple(one.id for one in whose),
         ranks=tuple(sorted(one.rank for one in whose if one.rank is not None)),
-        state=place.state,
-        word=place.word,
-        doing=place.doing,
-        at=place.at,
-        age_ns=place.longest_ns or None,
-        culprit=place.culprit,
-        waits=place.waits,
         ops_per_s=None
         if place.state != RUNNING
         else sum(activity.ops_per_s.get(one.id, 0.0) for one in whose) / len(whose),
         late=largest(activity.late),
         waiting=largest(activity.waiting),
-        briefly=place.briefly,
     )
 
 
