@@ -92,7 +92,10 @@ def test_sides_are_told_in_the_order_given() -> None:
 def test_a_failure_says_what_the_process_did_last_only_where_nothing_tells_more() -> None:
     """``it lives on`` where a thread keeps it alive."""
     end = End(SILENT, 0, lingers=True)
-    said = process_failed.summary(trace(), [1], end, None, None)
+    idle = lambda *_: None  # noqa: E731
+    evidence = SimpleNamespace(trace=trace(), ends=[end, end], whereabouts=idle)
+    case: Any = SimpleNamespace(evidence=evidence, last=idle)
+    said = process_failed.summary(case, [1], None, surely=True, first=False)
     assert said.startswith("Rank 1 ended without an exit record")
     assert said.endswith("; it lives on, for another thread still runs.")
 

@@ -254,13 +254,11 @@ _WHAT = {
 def summary(case: Case, found: Disagreement, others: Mapping[str | None, Lines]) -> str:
     """The sides, odd ones first: ``rank 0 all_gather (a.py:3), ranks 1, 2 all_reduce (a.py:7)``."""
     trace = case.evidence.trace
-    within = {rank: case.evidence.within(op) for rank, op in found.members.items()}
     brought = sorted(found.values.keys() & found.members, key=lambda r: (r not in found.odd, r))
     sides = together(
-        (_value(trace, found, rank, within[rank], others), found.members[rank].process)
-        for rank in brought
+        (_value(case, found, rank, others), found.members[rank].process) for rank in brought
     )
-    text = _by_pairs(trace, found, within) or few(
+    text = _by_pairs(case, found) or few(
         [
             f"{sentences.processes(trace, who, within=found.group)} {side}"
             for side, who in sides.items()
@@ -281,7 +279,7 @@ def _of_module(trace: JobTrace, op: Op, lacking: Sequence[str], beyond: Sequence
     return f"{sentences.subject(trace, [op.process])} {' and '.join(parts)}."
 
 
-def _by_pairs(trace: JobTrace, found: Disagreement, within: Mapping[int, str | None]) -> str:
+def _by_pairs(case: Case, found: Disagreement) -> str:
     """``all_to_all_single (a.py:3), in which rank 2 sends 12 rows to rank 1, ...``, or nothing."""
     pairs = unfitting(found.members) if found.kind == "shape_mismatch" else []
     if not pairs:
@@ -291,14 +289,14 @@ def _by_pairs(trace: JobTrace, found: Disagreement, within: Mapping[int, str | N
     text_of = []
     for pair in pairs:
         sender, receiver = (
-            sentences.processes(trace, [found.members[rank].process])
+            sentences.processes(case.evidence.trace, [found.members[rank].process])
             for rank in (pair.sender, pair.receiver)
         )
         target_text = "itself and" if sender == receiver else f"{receiver}, which"
         text_of.append(
             f"{sender} sends {number(pair.sent, unit)} to {target_text} expects {pair.taken:,}"
         )
-    call = f"{one.call.op}{sentences.inside(within[pairs[0].sender])} ({sentences.line(one)})"
+    call = f"{one.call.op}{sentences.inside(case.evidence.within(one))} ({sentences.line(one)})"
     return f"{call}, in which {few(text_of)}"
 
 
@@ -350,19 +348,14 @@ def _lines_of_others(found: Disagreement) -> dict[str | None, Lines]:
     }
 
 
-def _value(
-    trace: JobTrace,
-    found: Disagreement,
-    rank: int,
-    within: str | None,
-    others: Mapping[str | None, Lines],
-) -> str:
-    op, value, inside = found.members[rank], found.values[rank], sentences.inside(within)
+def _value(case: Case, found: Disagreement, rank: int, others: Mapping[str | None, Lines]) -> str:
+    op, value = found.members[rank], found.values[rank]
+    inside = sentences.inside(case.evidence.within(op))
     at = f"({sentences.line_of(op, branch(op, others[value]))})"
     if found.kind == "op_mismatch":
         return f"{op.call.named}{inside} {at}"
     if found.kind == "root_mismatch":
-        root = trace.groups[found.group].global_rank(int(value))
+        root = case.evidence.trace.groups[found.group].global_rank(int(value))
         value = f"root {value if root is None else root}"
     return f"{op.call.named}{inside} with {value} {at}"
 

@@ -49,7 +49,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
         lasts_ns = case.evidence.until_ns(op.process) - since_ns
         limit_ns = timeout_ns(case.evidence, op) // OF_TIMEOUT
         if case.evidence.stalled_after_ns <= lasts_ns < limit_ns:
-            yield _finding(case, op, inside, waits, lasts_ns, limit_ns)
+            yield _finding(case, op, inside, waits, lasts_ns)
 
 
 def is_creation(finding: RuleFinding) -> bool:
@@ -58,15 +58,11 @@ def is_creation(finding: RuleFinding) -> bool:
 
 
 def _finding(
-    case: Case,
-    op: Op,
-    inside: Sequence[Op],
-    waits: Sequence[Wait],
-    lasts_ns: int,
-    limit_ns: int,
+    case: Case, op: Op, inside: Sequence[Op], waits: Sequence[Wait], lasts_ns: int
 ) -> RuleFinding:
     evidence, trace = case.evidence, case.evidence.trace
     who = tuple(case.by_rank(one.process for one in inside))
+    limit_ns = timeout_ns(evidence, op) // OF_TIMEOUT
     library = name(backend(evidence, op))
     more = " NCCL_DEBUG=INFO shows how far it is." if library == "NCCL" else ""
     both, what = "all members are in it", "the default group"  # the group that the call makes

@@ -396,11 +396,22 @@ def _finding(case: Case, digests: dict[int, Digest]) -> RuleFinding:
         for process in odd or members
         if (frame := innermost(digests[process].stack)) is not None
     )
+    what = f"the result of {one.op}" if one.name is None else f"'{one.name}'"
+    where = "" if group is None else f" of {sentences.group(group, trace)}"
+    at = f" at {sentences.place(places[0])}" if places else ""
+    number = f" in its call {one.number:,}{where}{at}"
+    if odd:
+        who, have = sentences.subject(trace, odd), sentences.have(odd)
+        rest = sentences.processes(trace, [p for p in members if p not in odd])
+        summary = f"{who} {have} other values than {rest}, where they have to be equal: {what}"
+    else:
+        who = sentences.processes(trace, members)
+        summary = f"Values differ that have to be equal: {what} is not the same in {who}"
     return RuleFinding(
         kind="value_divergence",
         # That they differ is sure, and not that a majority is right.
         because=why((odd, MAJORITY)),
-        summary=values_summary(trace, group, one, odd, members, places),
+        summary=f"{summary}{number}.",
         hint="Only checksums were compared. Before that call look for what one rank does otherwise:"
         " another seed, a step that was left out, an update outside of the optimizer; where the"
         " program is the same, test that host's memory and device. Do not trust what was computed"
@@ -411,27 +422,6 @@ def _finding(case: Case, digests: dict[int, Digest]) -> RuleFinding:
         locations=places,
         at_ns=min(digest.t_ns for digest in digests.values()),
     )
-
-
-def values_summary(
-    trace: JobTrace,
-    group: Group | None,
-    one: Digest,
-    odd: Sequence[int],
-    members: Sequence[int],
-    places: Sequence[CodeLocation],
-) -> str:
-    """Who has other values than which; ``odd``: none, where no majority tells."""
-    what = f"the result of {one.op}" if one.name is None else f"'{one.name}'"
-    where = "" if group is None else f" of {sentences.group(group, trace)}"
-    at = f" at {sentences.place(places[0])}" if places else ""
-    number = f" in its call {one.number:,}{where}{at}"
-    if not odd:
-        who = sentences.processes(trace, members)
-        return f"Values differ that have to be equal: {what} is not the same in {who}{number}."
-    rest = sentences.processes(trace, [p for p in members if p not in odd])
-    who, have = sentences.subject(trace, odd), sentences.have(odd)
-    return f"{who} {have} other values than {rest}, where they have to be equal: {what}{number}."
 
 
 def find_unreduced(case: Case) -> Iterator[RuleFinding]:

@@ -18,6 +18,7 @@ from disttrace_viewer.wording import sentences
 Ranks = tuple[int, ...]
 Creation = tuple[Op, Ranks]
 """One call of ``new_group`` with the global ranks that it names."""
+Calls = Mapping[int, list[Creation]]
 _BY_NAMES = mismatches.KINDS | {"deadlock", "missing_participant"}
 
 
@@ -103,7 +104,7 @@ def by_names(case: Case, finding: RuleFinding) -> RuleFinding:
     )
 
 
-def _calls(case: Case, group: Group) -> Mapping[int, list[Creation]]:
+def _calls(case: Case, group: Group) -> Calls:
     """The calls of every member of a default group, in order, since it joined that group."""
     trace = case.evidence.trace
     since = {m.process: m.t_ns or 0 for m in group.members}
@@ -134,19 +135,18 @@ def _ranks(op: Op, group: Group) -> Ranks:
     return tuple(sorted(given) if op.call.args.get("sort_ranks", True) else given)
 
 
-def _differ(case: Case, group: Group, calls: Mapping[int, list[Creation]]) -> RuleFinding | None:
+def _differ(case: Case, group: Group, calls: Calls) -> RuleFinding | None:
     for position in range(max(map(len, calls.values()))):
         here = {p: c[position] for p, c in calls.items() if position < len(c)}
         values = {p: ranks for p, (_, ranks) in here.items()}
         if len({*values.values()}) < 2:
             continue
-        waits = _harmed(case, calls, position)
         odd = sorted(mismatches.minority(values, group.size or len(values)))
-        return _finding(case, group, position, here, odd, waits, ERROR if waits else WARNING)
+        return _finding(case, group, calls, position, odd)
     return None
 
 
-def _harmed(case: Case, calls: Mapping[int, list[Creation]], position: int) -> list[Wait]:
+def _harmed(case: Case, calls: Calls, position: int) -> list[Wait]:
     """Open waits in a creation from a position on, or in a group that was made there."""
     trace = case.evidence.trace
     found = []
@@ -167,7 +167,7 @@ def _harmed(case: Case, calls: Mapping[int, list[Creation]], position: int) -> l
     return found
 
 
-def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) -> RuleFinding | None:
+def _went_past(case: Case, group: Group, calls: Calls) -> RuleFinding | None:
     """A creation that a rank waits in, and that a member passed by without calling.
 
     Or they made one too many: the fewer ones are named, and of one against one neither is.
@@ -195,10 +195,9 @@ def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) ->
             and not any(map(before, case.of_process.get(p, ())))
         ]
         if past:
-            waits = _harmed(case, calls, position)
             sides = dict.fromkeys(here, True) | dict.fromkeys(past, False)
             odd = sorted(mismatches.minority(sides, len(sides)))
-            return _finding(case, group, position, here, odd, waits, ERROR, past=past)
+            return _finding(case, group, calls, position, odd, past)
     return None
 
 
@@ -235,17 +234,11 @@ def _made_before(
 
 
 def _finding(
-    case: Case,
-    group: Group,
-    position: int,
-    here: Mapping[int, Creation],
-    odd: list[int],
-    waits: list[Wait],
-    severity: str,
-    *,
-    past: Sequence[int] = (),
+    case: Case, group: Group, calls: Calls, position: int, odd: list[int], past: Sequence[int] = ()
 ) -> RuleFinding:
     trace, evidence = case.evidence.trace, case.evidence
+    here = {p: c[position] for p, c in calls.items() if position < len(c)}
+    waits = _harmed(case, calls, position)
     order = sorted(here, key=lambda p: (p not in odd, p))
     places = [here[p][0] for p in order]
     texts = ((f"{[*here[p][1]]} ({sentences.line(here[p][0])})", p) for p in order)
@@ -270,7 +263,7 @@ def _finding(
     return RuleFinding(
         kind="group_mismatch",
         summary=f"In call {position + 1} of new_group, {what}.",
-        severity=severity,
+        severity=ERROR if waits else WARNING,
         because=why((unsure, sentences.EITHER_SIDE)),
         hint=hint,
         culprits=tuple(odd),

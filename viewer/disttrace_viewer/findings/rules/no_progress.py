@@ -26,6 +26,7 @@ from disttrace_viewer.trace.operation import Op, is_closed
 from disttrace_viewer.trace.process import JOURNAL, Trouble
 from disttrace_viewer.wording import sentences
 
+Reported = Sequence[tuple[int, Trouble]]
 _MOST_BETWEEN_TRIES_NS = 60_000_000_000
 
 
@@ -128,15 +129,14 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     members = () if wait.kind == OTHER else wait.arrived
     still = evidence.still(members, members)
     who = [w.process for w in inside]
-    waited_ns = evidence.waited_ns(w.op for w in inside)
     open_ = _open(case, wait)
     reported = around(case, wait, {*who, *wait.arrived})
     return RuleFinding(
         kind="no_progress",
-        summary=summary(case, wait, who, waited_ns, still, open_) + troubles(trace, reported),
+        summary=summary(case, wait, inside, still, open_) + troubles(trace, reported),
         because=(sentences.ALL_CAME,),
         culprits=still,
-        hint=_hint(case, wait, inside, still, reported, open_),
+        hint=_OPEN.get(open_ or "") or _hint(case, wait, inside, still, reported),
         waiting=tuple(who),
         **case.about(wait.op),
         locations=evidence.locations(w.op for w in inside),
@@ -144,25 +144,17 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     )
 
 
+_OPEN = {
+    "root": "Compare the roots (src, dst) that the ranks pass there: they may differ, and this"
+    " evidence does not hold them. If they are equal, suspect the network, device or library.",
+    "members": "Find who else is in that group, and where: this evidence lists only those that have"
+    " used it.",
+}
+
+
 def _hint(
-    case: Case,
-    wait: Wait,
-    inside: Sequence[Wait],
-    still: Sequence[int],
-    reported: Sequence[tuple[int, Trouble]],
-    open_: str | None,
+    case: Case, wait: Wait, inside: Sequence[Wait], still: Sequence[int], reported: Reported
 ) -> str:
-    if open_ == "root":
-        return (
-            "Compare the roots (src, dst) that the ranks pass there: they may differ, and this"
-            " evidence does not hold them. If they are equal, suspect the network, device or"
-            " library."
-        )
-    if open_ == "members":
-        return (
-            "Find who else is in that group, and where: this evidence lists only those that have"
-            " used it."
-        )
     if still:
         return outside.stopped_hint(case, still) or FROZEN
     if reported:
@@ -249,8 +241,7 @@ def _unanswered(case: Case, wait: Wait) -> RuleFinding:
     inside = case.inside(wait.exchange)
     who = list(dict.fromkeys(w.process for w in inside))
     (server,) = wait.targets
-    name, waited_ns = sentences.operation(trace, wait.op), evidence.waited_ns(w.op for w in inside)
-    been = sentences.capital(_been_in(trace, who, name, wait.op, waited_ns))
+    been = sentences.capital(_been_in(case, sentences.operation(trace, wait.op), wait, inside))
     return RuleFinding(
         kind="no_progress",
         summary=f"{been}, and {trace.processes[server].label}, which serves this store, does not"
@@ -272,18 +263,13 @@ FROZEN = (
 
 
 def summary(
-    case: Case,
-    wait: Wait,
-    who: Sequence[int],
-    waited_ns: int | None,
-    still: Sequence[int],
-    open_: str | None,
+    case: Case, wait: Wait, inside: Sequence[Wait], still: Sequence[int], open_: str | None
 ) -> str:
     """``still``: members that stopped running; ``open_``: what the evidence lacks."""
-    trace = case.evidence.trace
+    trace, who = case.evidence.trace, [w.process for w in inside]
     name = sentences.operation(trace, wait.op)
     what = name if wait.kind == OTHER or open_ == "members" else "it"
-    been = _been_in(trace, who, what, wait.op, waited_ns)
+    been = _been_in(case, what, wait, inside)
     if wait.kind == OTHER:
         return f"{sentences.capital(been)}, and what it waits for was not recorded."
     if open_ == "members":
@@ -306,8 +292,10 @@ def summary(
     )
 
 
-def _been_in(trace: JobTrace, who: Sequence[int], what: str, op: Op, waited_ns: int | None) -> str:
-    subject, at = sentences.processes(trace, who, within=op.call.group), sentences.line(op)
+def _been_in(case: Case, what: str, wait: Wait, inside: Sequence[Wait]) -> str:
+    op, who = wait.op, [w.process for w in inside]
+    subject = sentences.processes(case.evidence.trace, who, within=op.call.group)
+    at, waited_ns = sentences.line(op), case.evidence.waited_ns(w.op for w in inside)
     if waited_ns is None:
         return f"{subject} {'were' if len(who) > 1 else 'was'} in {what} at {at}"
     return f"{subject} {sentences.have(who)} been in {what} at {at} for {sentences.span(waited_ns)}"
@@ -325,7 +313,7 @@ _WHAT = {DEVICE: "a device", LINK: "a link", HOST: "a host"}
 _MOST = 2
 
 
-def troubles(trace: JobTrace, reported: Sequence[tuple[int, Trouble]]) -> str:
+def troubles(trace: JobTrace, reported: Reported) -> str:
     """Nothing where there are none, else as many as one can read."""
     parts = [_one(trace, process, one) for process, one in reported[:_MOST]]
     more = len(reported) - len(parts)

@@ -28,7 +28,6 @@ from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.trace.model import CodeLocation, JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import parameters, unusual
@@ -62,7 +61,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
         like = {one for one in like if one in place and one not in received}
         alike = sorted(like - case.ends.keys(), key=place.__getitem__)
         received.update(alike)
-        yield _finding(case, first, alike)
+        yield _finding(case, alike)
 
 
 def counts(case: Case, process: int) -> bool:
@@ -199,13 +198,13 @@ def _after_its_launcher(case: Case, process: int) -> bool:
     return end.how == SILENT and not end.interrupted and gone_ns <= until_ns + TOGETHER_NS
 
 
-def _finding(case: Case, first: int, alike: list[int]) -> RuleFinding:
+def _finding(case: Case, alike: list[int]) -> RuleFinding:
+    """``alike``: in the order in which they failed."""
     evidence, trace = case.evidence, case.evidence.trace
-    end = evidence.ends[first]
-    last = case.last(first)
+    end, last = evidence.ends[alike[0]], case.last(alike[0])
     sure = all(_surely_over(case, process, {*alike}) for process in alike)
     odd = _odd_models(case, alike)
-    ops = evidence.given.of_process.get(first, ()) if end.failure is not None else ()
+    ops = evidence.given.of_process.get(alike[0], ()) if end.failure is not None else ()
     late = (op for op in reversed(ops) if op.thread == 0 and op.pending)
     # What its main thread is in since its exception, which it calls at its end.
     ending = next((o for o in late if end.failure and o.begin_ns >= end.failure.t_ns), None)
@@ -214,22 +213,13 @@ def _finding(case: Case, first: int, alike: list[int]) -> RuleFinding:
     # Whether none of the others is known to have failed before.
     is_first = others and case.knows("moments", range(len(evidence.ends)))
     is_first &= not any(f.kind == "process_failed" and f.severity == ERROR for f in case.findings)
-    received = summary(
-        trace,
-        alike,
-        end_of(evidence, first),
-        evidence.whereabouts(first),
-        last,
-        surely=sure,
-        first=is_first,
-        ending=ending,
-    )
+    how = summary(case, alike, ending, surely=sure, first=is_first)
     # Theirs is what follows: agents and parents.
     parents = (trace.parent_of(trace.processes[p]) for p in alike)
     failed = frozenset(p.index for p in parents if p and evidence.ends[p.index].how == OWN)
     return RuleFinding(
         kind="process_failed",
-        summary=" ".join([received, *of_them]),
+        summary=" ".join([how, *of_them]),
         because=why((not sure, ENDED_SILENTLY)),
         hint=hint(end, others=others, ending=ending),
         culprits=tuple(alike) if odd is None else odd,
@@ -318,22 +308,12 @@ _HELPERS = re.compile(
 _GONE = ("BrokenPipeError", "ConnectionRefusedError", "ConnectionResetError", "EOFError")
 
 
-def summary(
-    trace: JobTrace,
-    who: Sequence[int],
-    end: End,
-    where: CodeLocation | None,
-    last: Op | None,
-    *,
-    surely: bool = True,
-    first: bool = False,
-    ending: Op | None = None,
-) -> str:
-    """``end``, ``where`` and ``last`` operation: of the first of them. ``first``: others ran too,
-    and none of them had failed by then; ``ending``: what it called at its end, and is in.
-    ``Rank 1 failed first: ValueError: no data (fail.py:5)``.
+def summary(case: Case, who: Sequence[int], ending: Op | None, *, surely: bool, first: bool) -> str:
+    """``Rank 1 failed first: ValueError: no data (fail.py:5)``. ``first``: others ran too, and none
+    of them had failed by then; ``ending``: what it called at its end, and is in.
     """
-    many = len(who) > 1
+    trace, end, many = case.evidence.trace, end_of(case.evidence, who[0]), len(who) > 1
+    where, last = case.evidence.whereabouts(who[0]), case.last(who[0])
     on = f"; {'they live' if many else 'it lives'} on, for another thread still runs" * end.lingers
     if ending is not None:
         on = f"; at {'their' if many else 'its'} end in {sentences.call(trace, ending)}"

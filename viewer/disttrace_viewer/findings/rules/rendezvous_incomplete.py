@@ -92,18 +92,16 @@ def _finding(
     unseen = _unseen(case, wait)
     ended = {rank for rank, o in unseen.items() if o.sure and o.worker.event in (EXITED, KILLED)}
     lost = [rank for rank in wait.absent if rank not in ended]
-    size = case.evidence.trace.processes[wait.process].world_size
-    beyond = size is not None and bool(wait.absent) and min(wait.absent) >= size
-    world_size = size if beyond and wait.op.call.op == "TCPStore" else None
     top = evidence.top(wait.op)
     # A rank that requests something of another one is on its way here, once it has the answer.
     away = [s for s in sinks if case.at_work(s) is None]
+    world_size = _world_size(case, wait)
     hopeless = elsewhere or ended or world_size is not None
     start = not hopeless and may_come(case, same, sinks)
     return RuleFinding(
         kind="rendezvous_incomplete",
         severity=NOTE if start else ERROR,
-        summary=summary(case, wait, same, sinks, elsewhere, world_size, start=start),
+        summary=summary(case, wait, same, sinks, elsewhere, start=start),
         because=()
         if elsewhere
         else why(
@@ -112,7 +110,7 @@ def _finding(
             (away != sinks, sentences.ON_THE_WAY),
             (outside.mute(case, sinks), sentences.MUTE),
         ),
-        hint=_hint(case, wait, sinks, elsewhere, world_size),
+        hint=_hint(case, wait, sinks, elsewhere),
         # Those at the place where fewer are; none where it is one against one, or not known.
         culprits=tuple(sorted(minority(where, len(where))) if len(where) > 2 else ())
         if elsewhere
@@ -141,10 +139,15 @@ def _unseen(case: Case, wait: Wait) -> Mapping[int, Unseen]:
     return {r: one for r in wait.absent if (one := unseen.get((attempt, r))) is not None}
 
 
-def _hint(
-    case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait], world_size: int | None
-) -> str:
-    if world_size is not None and not elsewhere:
+def _world_size(case: Case, wait: Wait) -> int | None:
+    """The job's, where a store is made for more clients than that."""
+    size = case.evidence.trace.processes[wait.process].world_size
+    beyond = size is not None and bool(wait.absent) and min(wait.absent) >= size
+    return size if beyond and wait.op.call.op == "TCPStore" else None
+
+
+def _hint(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) -> str:
+    if _world_size(case, wait) is not None and not elsewhere:
         return (
             "Compare the world_size of this store with the number of processes that make it, the"
             " one that serves it included: it waits until so many have connected."
@@ -168,23 +171,19 @@ _SHOWN = 4
 """Ranks without a journal of which their launcher knows something."""
 
 
+Waits = Sequence[Wait]
+
+
 def summary(
-    case: Case,
-    wait: Wait,
-    same: Sequence[Wait],
-    sinks: Sequence[int],
-    elsewhere: Sequence[Wait],
-    world_size: int | None,
-    *,
-    start: bool,
+    case: Case, wait: Wait, same: Waits, sinks: Sequence[int], elsewhere: Waits, *, start: bool
 ) -> str:
-    """Who waits where (``same``), who has arrived, and who has not. ``world_size``: the job's,
-    where the store is made for more clients; ``start``: the others may still be on their way.
+    """Who waits where (``same``), who has arrived, and who has not. ``start``: the others may still
+    be on their way.
     """
     trace, rendezvous, top = case.evidence.trace, _of(case, wait), case.evidence.top(wait.op)
     arrived, expected = rendezvous.arrived, rendezvous.expected
     lasting = sentences.span(max(case.evidence.age_ns(w.op) for w in same))
-    text = _missing(case, wait, sinks, world_size)
+    text = _missing(case, wait, sinks)
     if start:
         ranks = "ranks have" if len(arrived) != 1 else "ranks has" if expected != 1 else "rank has"
         came = f"{len(arrived)} of {expected} {ranks}" if expected else f"{len(arrived)} {ranks}"
@@ -217,7 +216,7 @@ def _apart(trace: JobTrace, *stores: Store) -> str:
     return f"in the same store under the prefix {there!r}, not {here!r}"
 
 
-def _missing(case: Case, wait: Wait, sinks: Sequence[int], world_size: int | None) -> str:
+def _missing(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
     trace, late, parts = case.evidence.trace, dict(wait.lateness), []
     missing = case.by_rank(sinks)
     came = [p for p in missing if p in late]
@@ -233,7 +232,7 @@ def _missing(case: Case, wait: Wait, sinks: Sequence[int], world_size: int | Non
     for rank, one in known:
         parts.append(f"rank {rank} {ended_unseen.words(one.worker, sure=one.sure)}")
     nowhere = set(wait.absent) - {rank for rank, _ in known}
-    if nowhere and world_size is not None:
+    if nowhere and (world_size := _world_size(case, wait)) is not None:
         parts.append(f"the world size is {world_size}, so that no further rank can come")
     elif nowhere:
         parts.append(f"no journal of {sentences.ranks(nowhere)} was found")

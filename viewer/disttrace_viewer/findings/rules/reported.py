@@ -27,6 +27,7 @@ from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import clock_time
 
 Report = Mapping[str, Any]
+Ranks = Sequence[int]
 
 
 def find(case: Case) -> Iterator[RuleFinding]:
@@ -39,13 +40,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
 
 
 def _found(
-    case: Case,
-    kind: str,
-    summary: str,
-    *,
-    ranks: Sequence[int] = (),
-    waiting: Sequence[int] = (),
-    **more: Any,
+    case: Case, kind: str, summary: str, *, ranks: Ranks = (), waiting: Ranks = (), **more: Any
 ) -> RuleFinding:
     """A finding that blames ``ranks``; it explains what ``waiting`` wait for, and their ends."""
     index = {p.rank: p.index for p in case.evidence.trace.processes if p.rank is not None}

@@ -11,7 +11,6 @@ from disttrace.journal.format import EXEC
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
 from disttrace_viewer.analysis.sample import frame, together
 from disttrace_viewer.evidence.endings import end_of
-from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, RuleFinding, Scope
 from disttrace_viewer.findings.rules import process_failed
@@ -57,7 +56,7 @@ def _finding(case: Case, failed: list[int]) -> RuleFinding:
     turned = () if server is None or evidence.ends[server].exit_word != EXEC else (server,)
     return RuleFinding(
         kind="process_failed",
-        summary=summary(evidence, failed, broken, server, left, gave_up=gave_up),
+        summary=summary(case, failed, broken, server, left, gave_up),
         because=(NOTHING_ELSE,),
         hint=hint(server, left, gave_up=gave_up),
         culprits=turned or tuple(case.by_rank(op.process for op in left)),
@@ -96,20 +95,17 @@ def _ended_server(case: Case, failed: list[int]) -> int | None:
     return None
 
 
+Ops = Sequence[Op]
+
+
 def summary(
-    evidence: Evidence,
-    failed: Sequence[int],
-    broken: Sequence[Op],
-    server: int | None,
-    left: Sequence[Op],
-    *,
-    gave_up: bool,
+    case: Case, failed: Sequence[int], broken: Ops, server: int | None, left: Ops, gave_up: bool
 ) -> str:
     """How they failed, in which operations; ``server``: who served their store, and ended;
     ``left``: what others did not wait for before they ended; ``gave_up``: no connection broke, but
     a time-out was over.
     """
-    trace = evidence.trace
+    evidence, trace = case.evidence, case.evidence.trace
     alike = together((ended(end_of(evidence, process)), process) for process in failed)
     text = "; ".join(
         f"{sentences.processes(trace, who)} {ended(end_of(evidence, who[0]), many=len(who) > 1)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -204,8 +204,7 @@ _LISTENING = ("tcp", "file")
 Operation = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(NamedTuple):
     """One line; ``at_ns`` counts from the start of the job."""
 
     name: str
@@ -239,7 +238,7 @@ def initialization_of(trace: JobTrace) -> pl.DataFrame:
     return found.unique(maintain_order=True)
 
 
-def initialization(names: Names, inside: pl.DataFrame, *, origin_ns: int) -> tuple[Phase, ...]:
+def initialization(names: Names, inside: pl.DataFrame) -> tuple[Phase, ...]:
     """``inside``: what ``initialization_of`` found."""
     trace = names.trace
     calls = trace.calls.lazy().with_row_index("call").select("call", "op", "kind", "store")
@@ -257,19 +256,20 @@ def initialization(names: Names, inside: pl.DataFrame, *, origin_ns: int) -> tup
     busy = set(operations.filter(IN_FLIGHT)["process"].to_list())
     members = {member.process for group in trace.groups for member in group.members}
     found = [
-        *_launches(names, busy, origin_ns),
-        *(_group(names, group, made, origin_ns) for group in trace.groups),
-        *_other_stores(names, rows, origin_ns),
+        *_launches(names, busy),
+        *(_group(names, group, made) for group in trace.groups),
+        *_other_stores(names, rows),
     ]
     for row in rows:
         if row["op"] == "init_process_group" and row["process"] not in members:
             how = "failed in" if row["error"] is not None else "is still in"
             what = f"{names.process(row['process'])} {how} {row['op']}"
-            found.append(Phase("not ready", what, row["begin_ns"] - origin_ns, None))
-    return tuple(sorted(found, key=lambda phase: phase.at_ns))
+            found.append(Phase("not ready", what, row["begin_ns"], None))
+    found.sort(key=lambda phase: phase.at_ns)
+    return tuple(phase._replace(at_ns=phase.at_ns - trace.launch_ns) for phase in found)
 
 
-def _launches(names: Names, busy: set[int], origin_ns: int) -> Iterator[Phase]:
+def _launches(names: Names, busy: set[int]) -> Iterator[Phase]:
     """Of each launcher what it serves and starts."""
     for process in names.trace.processes:
         if not process.is_agent:
@@ -284,12 +284,10 @@ def _launches(names: Names, busy: set[int], origin_ns: int) -> Iterator[Phase]:
             what += f", starts {len(workers)} worker{'s' if len(workers) != 1 else ''}"
         waiting = process.index in busy and not workers
         took_ns = None if waiting else first - process.start_ns
-        yield Phase("launch", what, process.start_ns - origin_ns, took_ns)
+        yield Phase("launch", what, process.start_ns, took_ns)
 
 
-def _group(
-    names: Names, group: Group, made: Mapping[int, Sequence[Operation]], origin_ns: int
-) -> Phase:
+def _group(names: Names, group: Group, made: Mapping[int, Sequence[Operation]]) -> Phase:
     """Who joined by which call, in which store; until the last of them is ready."""
     joined, begins, ends, by = [], [], [], ""
     for member in group.members:
@@ -312,10 +310,10 @@ def _group(
         what += f" in {_served(names, place)}"
         if group.prefix and not by.startswith(_MAKERS):  # else it is torch's own
             what += f" under {lead_of(group.prefix)}"
-    begin = min(begins, default=origin_ns)
+    begin = min(begins, default=names.trace.launch_ns)
     over = ends and len(ends) == len(joined) and not group.missing
     name = names.group(group.index)
-    return Phase(name, what, begin - origin_ns, max(ends) - begin if over else None)
+    return Phase(name, what, begin, max(ends) - begin if over else None)
 
 
 def _maker(member: Member, rows: Sequence[Operation]) -> Operation | None:
@@ -344,7 +342,7 @@ def _served(names: Names, place: Place) -> str:
     return place.name + (f" of {names.process(place.server)}" if place.server is not None else "")
 
 
-def _other_stores(names: Names, rows: Sequence[Operation], origin_ns: int) -> Iterator[Phase]:
+def _other_stores(names: Names, rows: Sequence[Operation]) -> Iterator[Phase]:
     """Stores that no launcher serves and in which no group met: their servers and clients."""
     trace = names.trace
     met = {group.place for group in trace.groups}
@@ -363,4 +361,4 @@ def _other_stores(names: Names, rows: Sequence[Operation], origin_ns: int) -> It
         begin = min(row["begin_ns"] for row in opened)
         over = all(row["end_ns"] is not None and row["error"] is None for row in opened)
         took_ns = max(row["end_ns"] for row in opened) - begin if over else None
-        yield Phase("store", what, begin - origin_ns, took_ns)
+        yield Phase("store", what, begin, took_ns)

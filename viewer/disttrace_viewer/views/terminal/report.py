@@ -81,26 +81,19 @@ def report_of(
     evidence = case.evidence
     _check(trace, filters)
     names = names_of(trace)
-    origin = trace.launch_ns
     inside = initialization_of(trace)
     stuck_or_failed = (IN_FLIGHT & ~pl.col("lost")) | pl.col("error").is_not_null()
     loud = trace.operations.filter(stuck_or_failed).select("process", "number")
     quiet = inside.join(loud, on=["process", "number"], how="anti")
-    sequence = sequence_of(
-        evidence,
-        exchanges,
-        names,
-        filters,
-        origin_ns=origin,
-        initialization=inside.clear() if filters.ops else quiet,
-    )
+    elsewhere = inside.clear() if filters.ops else quiet
+    sequence = sequence_of(evidence, exchanges, names, filters, elsewhere)
     flying = trace.operations.select((IN_FLIGHT & ~pl.col("lost")).any()).item()
     return Overview(
         names=names,
         header=header_of(evidence, exchanges, names),
         findings=tuple(findings),
         announced=tuple(announced),
-        initialization=initialization(names, inside, origin_ns=origin),
+        initialization=initialization(names, inside),
         sequence=sequence,
         where=tuple(where(case, serious, places(case, serious), PLACES)) if flying else (),
     )

@@ -67,9 +67,7 @@ class Row:
     """It stands between rows: a repetition or a gap."""
 
 
-def endings_of(
-    evidence: Evidence, names: Names, lanes: Sequence[Lane], origin_ns: int
-) -> list[tuple[int, Row]]:
+def endings_of(evidence: Evidence, names: Names, lanes: Sequence[Lane]) -> list[tuple[int, Row]]:
     """Processes that did not end well, or of which nothing was heard any more, by time (from the
     start of the job on): one row for those that are alike.
     """
@@ -97,7 +95,7 @@ def endings_of(
         text = Text.assemble((names.processes(processes), BAD), f" {what}")
         text.append(f"  {where}" if where else "", DIM)
         marks = tuple((lane, Mark.FAILED) for lane in hit)
-        at_ns = those[0][0] - origin_ns
+        at_ns = those[0][0] - names.trace.launch_ns
         rows.append((at_ns, Row(at_ns=at_ns, text=text, marks=marks)))
     return sorted(rows, key=lambda row: row[0])
 
@@ -113,11 +111,8 @@ Operation = Mapping[str, Any]
 class Maker:
     """Rows for one trace under one set of lanes."""
 
-    def __init__(
-        self, evidence: Evidence, names: Names, lanes: Sequence[Lane], origin_ns: int
-    ) -> None:
-        self.evidence, self.names, self.origin_ns = evidence, names, origin_ns
-        self.trace = names.trace
+    def __init__(self, evidence: Evidence, names: Names, lanes: Sequence[Lane]) -> None:
+        self.evidence, self.names, self.trace = evidence, names, names.trace
         self._lane = {p: i for i, lane in enumerate(lanes) for p in lane.processes}
 
     def collectives(self, exchanges: Exchanges, items: pl.Series) -> dict[int, Row]:
@@ -164,7 +159,7 @@ class Maker:
             names = [self.names.member(group.index, r) for r in absent]
             below.append(Text.assemble(("missing: ", BAD), few(names, 6)))
         return Row(
-            at_ns=row["first_ns"] - self.origin_ns,
+            at_ns=row["first_ns"] - self.trace.launch_ns,
             text=text,
             below=tuple(below),
             marks=self._marks(arrived, missing_lanes, mark_last=over and len(arrived) > 1),
@@ -250,7 +245,7 @@ class Maker:
             which = f"no send by {source}" if send is None else f"no recv by {destination}"
             below.append(Text.assemble((which, BAD)))
         return Row(
-            at_ns=row["first_ns"] - self.origin_ns,
+            at_ns=row["first_ns"] - self.trace.launch_ns,
             text=text,
             below=tuple(below),
             marks=self._marks(
@@ -281,7 +276,7 @@ class Maker:
         if len(ended) == len(together):
             text.append(f"  {duration(max(ended) - first)}", DIM)
         return Row(
-            at_ns=first - self.origin_ns,
+            at_ns=first - self.trace.launch_ns,
             text=text,
             below=tuple(self._below(together)),
             marks=self._marks(together, [], mark_last=False),

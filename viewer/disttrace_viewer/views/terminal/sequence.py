@@ -48,28 +48,26 @@ def sequence_of(
     exchanges: Exchanges,
     names: Names,
     filters: Filters,
-    *,
-    origin_ns: int,
-    initialization: pl.DataFrame,
+    elsewhere: pl.DataFrame,
 ) -> SequenceView:
-    """The sequence of a trace under the user's filters."""
-    trace = exchanges.trace
-    plan = plan_of(trace, exchanges, filters, initialization)
+    """The sequence of a trace under the user's filters; ``elsewhere``: what is shown above it."""
+    trace, origin_ns = exchanges.trace, exchanges.trace.launch_ns
+    plan = plan_of(trace, exchanges, filters, elsewhere)
     pieces = _choose(plan.rows, filters, origin_ns)
     lanes = lanes_of(names, _actors(trace, plan, filters))
-    maker = Maker(evidence, names, lanes, origin_ns)
+    maker = Maker(evidence, names, lanes)
     shown = _materialise(maker, exchanges, plan, pieces)
     rows: list[Row] = []
     for piece in pieces:
         if isinstance(piece, Stretch):
             rows.extend(shown[row] for row in piece.first)
             if piece.period:
-                rows.append(_folded(names, exchanges, plan, piece, origin_ns))
+                rows.append(_folded(names, exchanges, plan, piece))
             continue
         gap_from, gap_to = plan.rows["first_ns"][piece.start], plan.rows["first_ns"][piece.stop - 1]
         text = f"… {number(len(piece), 'row')} not shown, until {offset(gap_to - origin_ns)}"
         rows.append(Row(at_ns=gap_from - origin_ns, between=True, text=Text(text, style=DIM)))
-    ends = [] if filters.narrow else endings_of(evidence, names, lanes, origin_ns)
+    ends = [] if filters.narrow else endings_of(evidence, names, lanes)
     return SequenceView(lanes, tuple(_merged(rows, ends)), plan.rows.height)
 
 
@@ -181,7 +179,7 @@ def _actors(trace: JobTrace, plan: Plan, filters: Filters) -> list[int]:
     return found
 
 
-def _folded(names: Names, exchanges: Exchanges, plan: Plan, span: Stretch, origin_ns: int) -> Row:
+def _folded(names: Names, exchanges: Exchanges, plan: Plan, span: Stretch) -> Row:
     """The rows before it came again, all alike: from the same lines, with the same arguments."""
     rows = plan.rows
     first, last = rows["first_ns"][span.start], rows["first_ns"][span.stop - span.period]
@@ -191,7 +189,7 @@ def _folded(names: Names, exchanges: Exchanges, plan: Plan, span: Stretch, origi
     looks = list(_looks_of(names, exchanges, plan, hidden))
     like = "this" if span.period == 1 else f"these {span.period}"
     text = Text.assemble((f"x {span.repeats - 1:,} more like {like}", NUMBER))
-    text.append(f" until {offset(until - origin_ns)}", DIM)
+    text.append(f" until {offset(until - names.trace.launch_ns)}", DIM)
     if len(looks) == 1:
         return Row(at_ns=None, between=True, text=text.append_text(looks[0][1]))
     each_ns = (last - first) // max(1, span.repeats - 1)

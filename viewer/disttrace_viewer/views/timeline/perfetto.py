@@ -340,16 +340,42 @@ def _flows(
 
 
 def _arrows(exchanges: Exchanges, where: pl.DataFrame) -> pl.DataFrame:
-    """Starts and ends of arrows with their tracks, and whether something else is inside."""
+    """Starts and ends of arrows, a start before its ends, with their tracks, and whether something
+    else is inside.
+
+    A message leads from its send to its receive. A collective leads from the last to arrive to all
+    others in it, also to those in flight: they are in the same one, whether or not all have come.
+    """
+    messages = exchanges.messages.filter(
+        pl.col("send_begin_ns").is_not_null() & pl.col("recv_begin_ns").is_not_null()
+    )
+    sent = [
+        messages.with_row_index("id", offset=1).select(
+            "id",
+            pl.col(f"{side}_process").alias("process"),
+            pl.col(f"{side}_number").alias("number"),
+            what=pl.lit("message"),
+            leaves=pl.lit(side == "send"),
+            from_process="send_process",
+            came_ns="send_begin_ns",
+        )
+        for side in ("send", "recv")
+    ]
+    joined = exchanges.participants().select(
+        (pl.col("exchange") + messages.height + 1).alias("id"),
+        "process",
+        "number",
+        what=pl.lit("collective"),
+        leaves=(pl.int_range(pl.len()) == pl.len() - 1).over("exchange"),
+        from_process=pl.col("process").last().over("exchange"),
+        came_ns=pl.col("begin_ns").last().over("exchange"),
+    )
     following = pl.col("begin_ns").shift(-1).over("track", order_by="begin_ns")
     places = where.with_columns((following < pl.col("until_ns")).fill_null(False).alias("crowded"))
     return (
-        ends(exchanges)
-        .join(
-            places.select("process", "number", "track", "begin_ns", "until_ns", "crowded"),
-            on=["process", "number"],
-            maintain_order="left",
-        )
+        pl.concat([*sent, joined], how="vertical_relaxed")
+        .sort("id", ~pl.col("leaves"), maintain_order=True)
+        .join(places, on=["process", "number"], maintain_order="left")
         .select(
             "what", "id", "leaves", "from_process", "process", "track", "came_ns", "begin_ns",
             "until_ns", "crowded",
@@ -389,58 +415,3 @@ def _findings(case: Case, findings: tuple[RuleFinding, ...], us: Clock) -> Itera
             yield _instant(
                 f"{found.kind} ({part})", found.severity, at, process, summary=found.summary
             )
-
-
-ENDS: dict[str, pl.DataType] = {
-    "what": pl.String(),  # "message" or "collective"
-    "id": pl.UInt32(),
-    "leaves": pl.Boolean(),  # the one start of the arrow; else one of its ends
-    "from_process": pl.UInt32(),
-    "process": pl.UInt32(),
-    "number": pl.UInt32(),
-    "came_ns": pl.Int64(),  # when the operation at its start began
-}
-
-
-def ends(exchanges: Exchanges) -> pl.DataFrame:
-    """Starts and ends of arrows, a start before its ends.
-
-    A message leads from its send to its receive. A collective leads from the last to arrive to all
-    others in it, also to those in flight: they are in the same one, whether or not all have come.
-    """
-    messages = _messages(exchanges)
-    found = pl.concat([messages, _collectives(exchanges, messages.height // 2)])
-    return found.cast(ENDS)  # type: ignore[arg-type]
-
-
-def _messages(exchanges: Exchanges) -> pl.DataFrame:
-    rows = exchanges.messages.filter(
-        pl.col("send_begin_ns").is_not_null() & pl.col("recv_begin_ns").is_not_null()
-    ).with_row_index("id", offset=1)
-    sides = [
-        rows.select(
-            pl.lit("message").alias("what"),
-            "id",
-            pl.lit(value=side == "send").alias("leaves"),
-            pl.col("send_process").alias("from_process"),
-            pl.col(f"{side}_process").alias("process"),
-            pl.col(f"{side}_number").alias("number"),
-            pl.col("send_begin_ns").alias("came_ns"),
-        )
-        for side in ("send", "recv")
-    ]
-    return pl.concat(sides).sort("id", maintain_order=True)
-
-
-def _collectives(exchanges: Exchanges, known: int) -> pl.DataFrame:
-    members = exchanges.participants()
-    last = pl.int_range(pl.len()) == pl.len() - 1
-    return members.select(
-        pl.lit("collective").alias("what"),
-        (pl.col("exchange") + known + 1).alias("id"),
-        last.over("exchange").alias("leaves"),
-        pl.col("process").last().over("exchange").alias("from_process"),
-        "process",
-        "number",
-        pl.col("begin_ns").last().over("exchange").alias("came_ns"),
-    ).sort("id", ~pl.col("leaves"), maintain_order=True)
