@@ -160,11 +160,11 @@ class Piece:
         )
         return int(spans["end_ns"].sum())
 
-    def saved(self, gap_cut: pl.Series, transfer_cut: pl.Series) -> int:
+    def saved(self, *cuts: pl.Series) -> int:
         """By how many ns all would have been through earlier; attempts summed."""
         # What follows the last event takes as long as it did.
         rest = self._spans["end_ns"] - self._seen
-        ends = self._spans.with_columns(_after=self._through(gap_cut, transfer_cut) + rest)
+        ends = self._spans.with_columns(_after=self._through(*cuts) + rest)
         gained = ends.group_by("attempt").agg(pl.col("end_ns").max() - pl.col("_after").max())
         return int(gained["end_ns"].sum())
 
@@ -175,22 +175,17 @@ class Piece:
         found = self.run(begins, *cuts)
         return pl.Series([found[p] for p in self._spans["process"].to_list()])
 
-    def run(
-        self,
-        begins: Sequence[int],
-        gap_cut: pl.Series | None = None,
-        transfer_cut: pl.Series | None = None,
-    ) -> list[int]:
+    def run(self, begins: Sequence[int], *cuts: pl.Series) -> list[int]:
         """When each process would have been through its last event, in ns: every event happens as
         soon as its process is ready for it and those have come which it needs, in the order of the
         run. With nothing left out each event falls on the time at which it was seen.
 
-        ``begins``: when each process began (by its index), in ns; the cuts: ns that are left out
-        of each event's gap, or of its transfer (None: nothing).
+        ``begins``: when each process began (by its index), in ns; ``cuts``: ns that are left out of
+        each event's gap, and of its transfer (without them: nothing).
         """
         gaps, transfers = self.events["gap_ns"], self.events["transfer_ns"]
-        gaps = gaps if gap_cut is None else gaps - gap_cut
-        transfers = transfers if transfer_cut is None else transfers - transfer_cut
+        if cuts:
+            gaps, transfers = gaps - cuts[0], transfers - cuts[1]
         now = list(begins)
         exchanges = 1 + max((row[2] for row in self._rows), default=0)
         last, root = [0] * exchanges, [0] * exchanges

@@ -152,7 +152,6 @@ class Trace:
             ViewerError: for filters that fit nothing, with what would.
         """
         from disttrace_viewer.views.terminal.console import paper
-        from disttrace_viewer.views.terminal.diagnosis import announced
         from disttrace_viewer.views.terminal.plan import Filters, parse_ranks
         from disttrace_viewer.views.terminal.report import paint, report_of
 
@@ -164,14 +163,7 @@ class Trace:
             around=around,
             everything=everything,
         )
-        report = report_of(
-            self.model,
-            filters,
-            verdict=(self._report.case, self._report.found),
-            exchanges=self.exchanges,
-            findings=[(one.severity, one.summary) for one in self.findings],
-            announced=announced(self._report.case, self._report.found),
-        )
+        report = report_of(self.model, filters, self._report.verdict, self.exchanges)
         paint(report, paper(width=width, color=color), places=places, verbose=verbose)
 
     def timeline(self, height: int = 600) -> Timeline:

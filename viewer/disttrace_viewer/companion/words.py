@@ -10,7 +10,7 @@ from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.analysis.process_ends import TOGETHER_NS
 from disttrace_viewer.diagnosis.job import MOST_COMPARED
 from disttrace_viewer.diagnosis.live import living
-from disttrace_viewer.diagnosis.positions import positions, time_left
+from disttrace_viewer.diagnosis.positions import places, time_left
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.mismatches import KINDS
@@ -49,7 +49,7 @@ def lines(
         result.append(f"and {len(found) - MOST_FINDINGS} more findings")
     if (left := time_left(case, found[0])) is not None:
         result.append(left)
-    where = positions(case, found)
+    where = [place.line(case) for place in places(case, found)]
     most = MOST_POSITIONS - (left is not None)
     result += [f"  {line}" for line in where[:most]]
     if len(where) > most:

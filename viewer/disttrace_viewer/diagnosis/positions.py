@@ -103,13 +103,8 @@ _Key = tuple[bool, str, str, str, "int | None"]
 """Whether a rank is named, what is done where, the state, and the attempt where that matters."""
 
 
-def positions(case: Case, findings: Sequence[RuleFinding]) -> list[str]:
-    """One line per place, those of culprits first, then the fewest."""
-    return [place.line(case) for place in places(case, findings)]
-
-
 def places(case: Case, findings: Sequence[RuleFinding]) -> list[RankPlace]:
-    """Processes that do the same in the same place, as one."""
+    """Processes that do the same in the same place as one, culprits first, then the fewest."""
     culprits = {i for f in findings for i in f.culprits}
     waiting = {i for f in findings for i in f.waiting}
     found: dict[_Key, _There] = {}

@@ -287,12 +287,7 @@ def clock_time(ns: int) -> str:
 
 def spans(numbers: Iterable[int]) -> str:
     """``0-3, 7`` for 0, 1, 2, 3, 7; ``0, 1`` for two neighbours."""
-    return ", ".join(runs(sorted(set(numbers))))
-
-
-def runs(numbers: Iterable[int]) -> list[str]:
-    """Numbers in their order, each run of three or more as one (``0-3``)."""
-    return [word for word, _ in _counted_runs(numbers)]
+    return ", ".join(word for word, _ in _counted_runs(sorted(set(numbers))))
 
 
 def first_runs(numbers: Sequence[int], most: int) -> tuple[list[str], int]:
@@ -302,6 +297,7 @@ def first_runs(numbers: Sequence[int], most: int) -> tuple[list[str], int]:
 
 
 def _counted_runs(numbers: Iterable[int]) -> list[tuple[str, int]]:
+    """Numbers in their order, each run of three or more as one (``0-3``), and its length."""
     found: list[list[int]] = []
     for value in numbers:
         if found and value == found[-1][-1] + 1:

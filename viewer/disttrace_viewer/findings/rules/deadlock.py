@@ -133,14 +133,7 @@ def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait, bool] | Non
             if other.any_of or 2 * len(wait.arrived) <= size:
                 continue
             mine = case.evidence.sample.of_process[other.process]
-            last = max(
-                (
-                    op.number
-                    for op in mine
-                    if op.call.kind == COLLECTIVE and op.call.stream == wait.stream
-                ),
-                default=0,
-            )
+            last = max((op.number for op in _in_stream(case, other.process, wait)), default=0)
             since = [op for op in mine if op.call.kind == MESSAGE and op.number > last > 0]
             through = any(
                 op.status == "ok" and site(op.call) == site(other.op.call) for op in since
@@ -323,11 +316,15 @@ def _short(case: Case, waits: Sequence[Wait]) -> str | None:
     return None
 
 
-def _newest(case: Case, process: int, wait: Wait) -> int:
-    """The newest number that a process has in the stream of a wait."""
+def _in_stream(case: Case, process: int, wait: Wait) -> list[Op]:
+    """The collectives of a process in the stream of a wait."""
     ops = case.evidence.sample.of_process.get(process, ())
-    here = (op for op in ops if op.call.kind == COLLECTIVE and op.call.stream == wait.stream)
-    return max((op.seq or 0 for op in here), default=0)
+    return [op for op in ops if op.call.kind == COLLECTIVE and op.call.stream == wait.stream]
+
+
+def _newest(case: Case, process: int, wait: Wait) -> int:
+    """The newest number that a process has there."""
+    return max((op.seq or 0 for op in _in_stream(case, process, wait)), default=0)
 
 
 def _behind(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:

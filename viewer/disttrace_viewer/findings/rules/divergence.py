@@ -341,11 +341,7 @@ def _nonfinite(case: Case, at: dict[int, NonFinite], raised: Sequence[int]) -> R
     group = trace.group_by_id.get(one.group)
     members = set() if group is None else {m.process for m in group.members}
     named = () if members and members <= {*first} else tuple(first)
-    places = tuple(
-        CodeLocation.at(process, frame, one.op)
-        for process in first
-        if (frame := innermost(at[process].stack)) is not None
-    )
+    places = _at(((one.op or "", innermost(at[process].stack)), [process]) for process in first)
     followed = case.witnesses.broke_after(raised) if raised else frozenset()
     line = f" at {sentences.place(places[0])}" if places else ""
     where = "" if one.op is None else f" in {one.op} #{one.seq} of {sentences.group(group, trace)}"
@@ -391,11 +387,7 @@ def _finding(case: Case, digests: dict[int, Digest]) -> RuleFinding:
     size = len(digests) if group is None or group.size is None else group.size
     odd = case.by_rank(minority({p: d.value for p, d in digests.items()}, size))
     members = case.by_rank(digests)
-    places = tuple(
-        CodeLocation.at(process, frame, one.op)
-        for process in odd or members
-        if (frame := innermost(digests[process].stack)) is not None
-    )
+    places = _at(((one.op, innermost(digests[p].stack)), [p]) for p in odd or members)
     what = f"the result of {one.op}" if one.name is None else f"'{one.name}'"
     where = "" if group is None else f" of {sentences.group(group, trace)}"
     at = f" at {sentences.place(places[0])}" if places else ""

@@ -99,7 +99,6 @@ def _finding(case: Case, group: Group | None, named: dict[int, int]) -> RuleFind
     first = evidence.ends[processes[0]]
     itself = all(trace.processes[p].rank == rank for p, rank in named.items())
     meant = any(_may_mean_another(case, p, rank) for p, rank in named.items())
-    members = group.ranks if group is not None and group.ranks else None
     ops = set(operations.values())
     sending = {
         p
@@ -110,7 +109,7 @@ def _finding(case: Case, group: Group | None, named: dict[int, int]) -> RuleFind
         kind="not_in_group",
         summary=to_itself(trace, [*named], where, sending)
         if itself
-        else summary(trace, named, where, members),
+        else summary(trace, named, where, group),
         hint="torch wants global ranks for src and dst; ranks within the group go by group_src and"
         " group_dst, or get_global_rank() translates them."
         if meant or not itself
@@ -146,23 +145,19 @@ def _operation(case: Case, process: int) -> str | None:
     return next((name for name in reversed(inside) if name not in _WRAPPERS), None)
 
 
-def summary(
-    trace: JobTrace,
-    named: Mapping[int, int],
-    where: Mapping[int, CodeLocation | None],
-    members: Sequence[int] | None,
-) -> str:
+Where = Mapping[int, CodeLocation | None]
+
+
+def summary(trace: JobTrace, named: Mapping[int, int], where: Where, group: Group | None) -> str:
     """``named``: the rank that each process named, at a line."""
     reported = ((f"rank {rank}{sentences.aside(where[p])}", p) for p, rank in named.items())
     text = sentences.capital(sentences.sides(trace, reported, "names", "name"))
     no_member = "no member" if len(set(named.values())) == 1 else "not among the members"
-    whole = "the group" if members is None else list(members)
+    whole = [*group.ranks] if group is not None and group.ranks else "the group"
     return f"{text}, {no_member} of {whole}."
 
 
-def to_itself(
-    trace: JobTrace, who: Sequence[int], where: Mapping[int, CodeLocation | None], sending: Set[int]
-) -> str:
+def to_itself(trace: JobTrace, who: Sequence[int], where: Where, sending: Set[int]) -> str:
     """The one that is not ``sending`` to itself receives from itself."""
     reported = together(
         (f"{'sends to' if p in sending else 'receives from'} itself{sentences.aside(where[p])}", p)

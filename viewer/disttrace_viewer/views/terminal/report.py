@@ -10,8 +10,8 @@ from rich.text import Text
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.positions import places
-from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import NOTE, RuleFinding
+from disttrace_viewer.diagnosis.verdict import Verdict
+from disttrace_viewer.findings.finding import NOTE
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import JobTrace
@@ -19,7 +19,7 @@ from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.views.terminal import BAD, DIM, HEAD, HOLD, WAIT
 from disttrace_viewer.views.terminal.console import TextConsole
 from disttrace_viewer.views.terminal.console import paint as paint_lines
-from disttrace_viewer.views.terminal.diagnosis import Line, where
+from disttrace_viewer.views.terminal.diagnosis import Line, announced, where
 from disttrace_viewer.views.terminal.header import (
     HeadLine,
     Phase,
@@ -61,24 +61,17 @@ class Overview:
 def report_of(
     trace: JobTrace,
     filters: Filters | None = None,
-    *,
-    verdict: tuple[Case, Sequence[RuleFinding]] | None = None,
+    verdict: Verdict | None = None,
     exchanges: Exchanges | None = None,
-    findings: Sequence[tuple[str, str]] = (),
-    announced: Sequence[str] = (),
 ) -> Overview:
-    """Compute the report. ``verdict``: what the findings (severity, sentence) rest on, and what is
-    shown of processes.
+    """Compute the report; the verdict and the exchanges are those of the trace, where at hand.
 
     Raises ``ViewerError`` for filters that fit nothing in this trace, with what would.
     """
-    filters = filters or Filters()
-    exchanges = exchanges or Exchanges(trace)
-    if verdict is None:
-        found = verdict_on(trace, exchanges)
-        verdict = found.case, found.findings
-    case, serious = verdict[0], [one for one in verdict[1] if one.severity != NOTE]
-    evidence = case.evidence
+    filters, exchanges = filters or Filters(), exchanges or Exchanges(trace)
+    found = verdict or verdict_on(trace, exchanges)
+    case, evidence = found.case, found.case.evidence
+    serious = [one for one in found.findings if one.severity != NOTE]
     _check(trace, filters)
     names = names_of(trace)
     inside = initialization_of(trace)
@@ -91,8 +84,8 @@ def report_of(
     return Overview(
         names=names,
         header=header_of(evidence, exchanges, names),
-        findings=tuple(findings),
-        announced=tuple(announced),
+        findings=tuple((one.severity, one.summary) for one in found.findings),
+        announced=tuple(announced(case, found.findings)),
         initialization=initialization(names, inside),
         sequence=sequence,
         where=tuple(where(case, serious, places(case, serious), PLACES)) if flying else (),
