@@ -136,8 +136,8 @@ def test_store_keys_tell_who_set_and_who_waits(tmp_path: Path) -> None:
     two.begin(waiting, 3 * MS, k=["a", "b"])
     found = exchanges(tmp_path)
     rank = {p.index: p.rank for p in found.trace.processes}
-    names = ["key", "sets", "waits", "waiting", "failed"]
-    assert found.keys.select(names).rows() == [("p/0//a", 1, 2, 1, 0), ("p/0//b", 0, 1, 1, 0)]
+    parts = [("set", "p/0//a"), ("wait", "p/0//a"), ("wait", "p/0//a"), ("wait", "p/0//b")]
+    assert found.key_events.select("part", "key").rows() == parts
     assert rank[found.keys["setter"][0]] == 0
     assert found.keys["first_set_ns"].to_list() == [UNIX_NS + MS + 100, None]
     assert found.keys["place"].n_unique() == 1

@@ -60,7 +60,9 @@ def test_those_at_one_place_share_a_clause() -> None:
         inside=lambda _: None,
     )  # fmt: skip
     idle = lambda *_: None  # noqa: E731
-    case: Any = SimpleNamespace(evidence=evidence, by_rank=list, at_work=idle, last=idle)
+    case: Any = SimpleNamespace(
+        evidence=evidence, trace=evidence.trace, by_rank=list, at_work=idle, last=idle
+    )
     where = partial(outside.where, case)
     assert where([]) == ""
     assert where([2]) == f"; rank 2 is {here}"
@@ -94,7 +96,7 @@ def test_a_failure_says_what_the_process_did_last_only_where_nothing_tells_more(
     end = End(SILENT, 0, lingers=True)
     idle = lambda *_: None  # noqa: E731
     evidence = SimpleNamespace(trace=trace(), ends=[end, end], whereabouts=idle)
-    case: Any = SimpleNamespace(evidence=evidence, last=idle)
+    case: Any = SimpleNamespace(evidence=evidence, trace=evidence.trace, last=idle)
     said = process_failed.summary(case, [1], None, surely=True, first=False)
     assert said.startswith("Rank 1 ended without an exit record")
     assert said.endswith("; it lives on, for another thread still runs.")

@@ -14,6 +14,7 @@ from itertools import groupby
 from disttrace_viewer.trace.values import dataclass
 
 Step = tuple[int, ...]
+Counts = tuple[Counter[int], Counter[int]]
 
 _LOOKED_AT = 20_000
 """Calls by which the opening one is chosen."""
@@ -125,11 +126,7 @@ def _differs(a: int, b: int, number: tuple[int, int]) -> bool:
 
 
 def _counted(
-    a: AlignedSide,
-    b: AlignedSide,
-    unlike: set[int],
-    counts: tuple[Counter[int], Counter[int]],
-    number: tuple[int, int],
+    a: AlignedSide, b: AlignedSide, unlike: set[int], counts: Counts, number: tuple[int, int]
 ) -> list[StreamDifference]:
     """Calls that come on one side alone, or more often there."""
     found = []

@@ -250,7 +250,7 @@ class Statistics:
         rows = [(state, *known[state]) for state in STATES if state in known]
         never = self.waits.parts.filter(pl.col("never_ns") > 0)
         if never.height:
-            rows.append((NEVER, never.height, self.never_completed_ns))
+            rows.append((NEVER, never.height, int(never["never_ns"].sum())))
         rows.append(("exchange", self.waits.parts.height, exchanged))
         rows.append(("outside communication", None, sums["outside_ns"]))
         return pl.DataFrame(
@@ -260,25 +260,15 @@ class Statistics:
         )
 
     @cached_property
-    def never_completed_ns(self) -> int:
-        """What was waited for members that never came, or in what ended in an error."""
-        return int(self.waits.parts["never_ns"].sum())
-
-    @cached_property
-    def _families(self) -> pl.LazyFrame:
-        groups = self.waits.exchanges.trace.groups
-        names = [_family(group) for group in groups]
-        return pl.LazyFrame(
-            {"group": [g.index for g in groups], FAMILY: names},
+    def _parts(self) -> pl.LazyFrame:
+        trace = self.waits.exchanges.trace
+        families = pl.LazyFrame(
+            {"group": [g.index for g in trace.groups], FAMILY: list(map(_family, trace.groups))},
             schema={"group": pl.UInt32, FAMILY: pl.String},
         )
-
-    @cached_property
-    def _parts(self) -> pl.LazyFrame:
         rows = self.waits.parts.lazy().join(self.lines.lazy(), on="call", how="left")
-        rows = by_device(rows, self.waits.exchanges.trace.completions)
-        rows = rows.join(self._families, on="group", how="left", maintain_order="left")
-        return with_shapes(rows)
+        rows = by_device(rows, trace.completions)
+        return with_shapes(rows.join(families, on="group", how="left", maintain_order="left"))
 
 
 def _family(group: Group) -> str:

@@ -74,8 +74,12 @@ class WaitStates:
         did not, for this member), ``blocked_ns``, ``wait_ns`` (its share of its process's time)
         and ``never_ns`` (the part of that since the last came).
         """
-        rows = self._windowed(pl.concat([self._collectives(), self._messages()]).collect())
-        rows = rows.with_row_index("_row")
+        every = pl.concat([self._collectives(), self._messages()])
+        if self.from_ns is not None:
+            every = every.filter(pl.col("end_ns") > self.from_ns)
+        if self.to_ns is not None:
+            every = every.filter(pl.col("begin_ns") < self.to_ns)
+        rows = every.collect().with_row_index("_row")
         pieces = stretches(rows, self.lives)
         waiting = pieces.filter(pl.col("until_ns").is_not_null()).with_columns(
             stop=pl.min_horizontal("stop", "until_ns")
@@ -290,15 +294,6 @@ class WaitStates:
                 pl.when(flying).then(pl.max_horizontal("_to", "begin_ns")).otherwise(unknown),
             ),
         )
-
-    # -- time ---------------------------------------------------------------------------------
-
-    def _windowed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        if self.from_ns is not None:
-            rows = rows.filter(pl.col("end_ns") > self.from_ns)
-        if self.to_ns is not None:
-            rows = rows.filter(pl.col("begin_ns") < self.to_ns)
-        return rows
 
 
 def stretches(rows: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:

@@ -130,7 +130,7 @@ class Report:
     @cached_property
     def positions(self) -> tuple[Position, ...]:
         """Where every process is, by rank; those without one last. The jobs follow one another."""
-        found = [self._position(p) for p in self.case.evidence.trace.processes]
+        found = [self._position(p) for p in self.case.trace.processes]
         found.sort(key=lambda p: (p.rank is None, p.rank or 0, p.pid or 0))
         return (*found, *(one for other in self.others for one in other.positions))
 

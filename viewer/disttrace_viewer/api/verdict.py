@@ -99,7 +99,7 @@ def _read(
     parts = parts_of(merged, apart)
     found = job.judged(where, choose=chooser(wanted), stall_ns=limit, engine=by, local=merged)
     del merged
-    seen = found.case.evidence.trace.processes
+    seen = found.case.trace.processes
     if seen and all("stalls" in process.lacks for process in seen):
         raise ViewerError(
             f"these are profiles, of {seen[0].label} and others: they hold only what ended, so"

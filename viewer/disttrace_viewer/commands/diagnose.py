@@ -110,7 +110,7 @@ def execute(args: argparse.Namespace) -> int:
 
         values = [report.to_dict(full=args.full)] if args.format == "json" else report.each()
         common.write(encoded(values, args.format))
-    if any(one.kind == "newer format" for one in report.case.evidence.trace.problems):
+    if any(one.kind == "newer format" for one in report.case.trace.problems):
         return INCOMPLETE  # what it means by its records is not known
     if not report.healthy:
         return 1

@@ -35,7 +35,7 @@ _FAULTS = (STALLED, DIVERGED, FAILED)
 def with_announced(found: Verdict) -> Verdict:
     """The verdict with what its job reported, whose fault comes first where less is known now."""
     case = found.case
-    case.said = announced_beside(found.bases, case.evidence.trace)
+    case.said = announced_beside(found.bases, case.trace)
     one = standing(case.said)
     if one is None:
         return found
@@ -89,7 +89,7 @@ _LISTS = {"culprits": str, "waiting": str, "culprit_ranks": int, "locations": di
 
 def _finding(case: Case, one: Mapping[str, Any]) -> RuleFinding:
     """What was reported, in terms of the processes that were read."""
-    values, trace = one["finding"], case.evidence.trace
+    values, trace = one["finding"], case.trace
     known = {p.id: p.index for p in trace.processes}
     culprits = tuple(known[i] for i in values["culprits"] if i in known)
     waiting = tuple(known[i] for i in values["waiting"] if i in known)
@@ -222,8 +222,7 @@ class Other:
 def other(case: Case, findings: Sequence[RuleFinding]) -> Other:
     """A job beside the one that is shown, by the verdict on it."""
     first = next((one for one in findings if one.severity != NOTE), None)
-    trace = case.evidence.trace
-    count = trace.count(range(len(trace.processes)))
+    count = case.trace.count(range(len(case.trace.processes)))
     return Other(job_of(case).id, count, healthy(findings), first)
 
 

@@ -242,7 +242,7 @@ def looking_back(found: Verdict, exchanges: Exchanges) -> Verdict | None:
     """The verdict with what is over looked at as well; None where others were read than judged."""
     from disttrace_viewer.analysis.history import WholePast
 
-    trace = found.case.evidence.trace
+    trace = found.case.trace
     if [p.id for p in trace.processes] != [p.id for p in exchanges.trace.processes]:
         return None
     return found.looking_back(WholePast(exchanges, trace))

@@ -120,7 +120,7 @@ def picture(
 
 
 def _ids(case: Case, processes: Iterable[int]) -> list[str]:
-    return sorted(case.evidence.trace.processes[i].id for i in processes)
+    return sorted(case.trace.processes[i].id for i in processes)
 
 
 def _is_starved(
@@ -133,7 +133,7 @@ def _is_starved(
         return False
     if not limit_s <= age_s < MOST_LIMITS * limit_s:
         return False  # the others have given up, or have waited long enough
-    processes = case.evidence.trace.processes
+    processes = case.trace.processes
     away = finding.culprits or finding.scope.roots or finding.waiting
     shares = [starved(pid) for i in away if (pid := processes[i].pid)]
     return age_s * (1 - max(shares, default=0.0)) < limit_s
@@ -142,11 +142,7 @@ def _is_starved(
 def living(case: Case) -> list[Process]:
     """Processes that run, as far as is known."""
     ends = case.evidence.ends
-    return [
-        p
-        for p in case.evidence.trace.processes
-        if ends[p.index].how == ALIVE or ends[p.index].lingers
-    ]
+    return [p for p in case.trace.processes if ends[p.index].how == ALIVE or ends[p.index].lingers]
 
 
 def workers(case: Case) -> set[int]:
@@ -169,13 +165,13 @@ def ages_s(case: Case) -> list[float]:
 
 def open_waits(case: Case) -> set[tuple[str, int]]:
     """Process (its id) and operation number of all that wait."""
-    processes = case.evidence.trace.processes
+    processes = case.trace.processes
     return {(processes[op.process].id, number) for op, number in _waits(case)}
 
 
 def waits_of(case: Case, errors: Sequence[RuleFinding]) -> set[tuple[str, int]]:
     """The same of the waits that findings are about."""
-    found, processes = {i for one in errors for i in one.waiting}, case.evidence.trace.processes
+    found, processes = {i for one in errors for i in one.waiting}, case.trace.processes
     return {
         (processes[w.process].id, ASKS if w.polled else w.op.number)
         for w in case.waits
@@ -186,7 +182,7 @@ def waits_of(case: Case, errors: Sequence[RuleFinding]) -> set[tuple[str, int]]:
 def gave_up(case: Case, reported: Collection[tuple[str, int]]) -> bool:
     """Whether some of those waits ended by an error, and their processes communicated no more."""
     newest = {op.process: op.number for op in case.evidence.sample.of_kind(*GROUPED)}
-    processes = case.evidence.trace.processes
+    processes = case.trace.processes
     return any(
         (processes[op.process].id, op.number) in reported and newest.get(op.process, 0) <= op.number
         for op in case.evidence.given_up
@@ -220,7 +216,7 @@ def stalled(case: Case, findings: Iterable[RuleFinding], limit_s: float) -> list
 
 def _of_earlier_attempt(case: Case, finding: RuleFinding, alive: set[int]) -> bool:
     """Whether all that it is about is over, and the living are of a later attempt."""
-    processes = case.evidence.trace.processes
+    processes = case.trace.processes
     concerned = {*finding.culprits, *finding.waiting}
     if not concerned or not alive or not alive.isdisjoint(concerned):
         return False
@@ -242,7 +238,7 @@ def _habitual(case: Case, finding: RuleFinding) -> bool:
 
 def longest(case: Case, unknown: Sequence[int]) -> list[RuleFinding]:
     """Who has waited longest, if any. ``unknown``: ranks of which nothing is known."""
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     waiting = [w for w in case.waits if w.holds and case.old(w)]
     if not waiting:
         return []

@@ -67,7 +67,7 @@ class RankPlace:
 
     def line(self, case: Case) -> str:
         """``ranks 0-60, 62, 63  in all_reduce #6 of the default group  train.py:10  52.6 s``."""
-        who = self.who(case.evidence.trace)
+        who = self.who(case.trace)
         age = sentences.span(self.longest_ns) if self.longest_ns else ""
         parts = (who, "" if self.state == RUNNING else self.word, self.doing, self.at, age)
         return "  ".join(part for part in parts if part)
@@ -108,7 +108,7 @@ def places(case: Case, findings: Sequence[RuleFinding]) -> list[RankPlace]:
     culprits = {i for f in findings for i in f.culprits}
     waiting = {i for f in findings for i in f.waiting}
     found: dict[_Key, _There] = {}
-    of_all = case.evidence.trace.processes
+    of_all = case.trace.processes
     again = len({p.attempt for p in of_all if p.attempt is not None}) > 1
     for process in (of_all[i] for i in case.by_rank(range(len(of_all)))):
         if process.rank is None and process.source == "log":
@@ -124,7 +124,7 @@ def places(case: Case, findings: Sequence[RuleFinding]) -> list[RankPlace]:
             process.attempt if again else None,
         )
         found.setdefault(key, _There(one)).members[process.index] = one
-        for more in case.evidence.trace.reported_by.get(process.index, ()):
+        for more in case.trace.reported_by.get(process.index, ()):
             if one.op is None or one.op.call.group != more.group or more.groups < 0:
                 continue  # it waits in something else than the one with which they were compared
             if not more.groups:
@@ -150,7 +150,7 @@ def places(case: Case, findings: Sequence[RuleFinding]) -> list[RankPlace]:
         members = tuple(sorted(process for there in together for process in there.members))
         reported = [more for there in together for more in there.reported]
         named = together[0].doing.named
-        briefly = () if named is None else _brief(case.evidence.trace, *named)
+        briefly = () if named is None else _brief(case.trace, *named)
         if len(together) > 1 or not members:
             doing, briefly = _in_groups(case, together), ()
         every = (one for there in together for one in (there.doing, *there.members.values()))
@@ -184,7 +184,7 @@ def _kind(case: Case, op: Op | None, *, apart: bool = False) -> tuple[str, str] 
     """
     if op is None or op.call.kind != "collective" or op.call.group is None:
         return None
-    group = case.evidence.trace.groups[op.call.group]
+    group = case.trace.groups[op.call.group]
     return (op.call.op, group.desc or "") if apart or (group.desc and not group.default) else None
 
 
@@ -196,7 +196,7 @@ def _in_groups(case: Case, together: Sequence[_There]) -> str:
     every = (one.op for there in together for one in there.members.values())
     count = len({op.call.group for op in every if op is not None})
     count += sum(there.more for there in together)
-    desc = case.evidence.trace.groups[ops[0].call.group or 0].desc
+    desc = case.trace.groups[ops[0].call.group or 0].desc
     return f"in {ops[0].call.op}{number} of {count} groups" + (f" ({desc})" if desc else "")
 
 
@@ -225,7 +225,7 @@ _EXCHANGES = ("collective", "message", "constructor")
 
 
 def _doing(case: Case, index: int) -> _Doing:
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     waits = case.of_process.get(index)
     op = waits[0].op if waits else _fresh(case, index)
     if op is not None:
@@ -337,7 +337,7 @@ def _sentence(case: Case, one: RankActivity) -> str:
     usage = one.usage
     assert usage is not None
     now = case.evidence.live
-    subject = sentences.subject(case.evidence.trace, [one.process])
+    subject = sentences.subject(case.trace, [one.process])
     at = f" at {sentences.is_at(one.lines[0])}" if one.lines else ""
     over = sentences.span(usage.over_ns)
     share = f"{one.cpu:.0%} of a core".replace("%", " %")

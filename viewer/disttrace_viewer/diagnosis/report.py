@@ -38,14 +38,14 @@ FOLD = 64
 
 def report(case: Case, findings: Sequence[RuleFinding], *, full: bool = True) -> dict[str, Any]:
     """The report as plain values; unless ``full``, equal processes are one entry, ranks ranges."""
-    if not full and len(case.evidence.trace.processes) > FOLD:
+    if not full and len(case.trace.processes) > FOLD:
         return _folded(report(case, findings))
-    sources = {p.source for p in case.evidence.trace.processes}
+    sources = {p.source for p in case.trace.processes}
     return {
         "format": FORMAT,
         "healthy": healthy(findings),
         "evidence": sorted({"journals" if one == JOURNAL else one for one in sources}),
-        "processes": [process(case, p) for p in by_rank(case.evidence.trace.processes)],
+        "processes": [process(case, p) for p in by_rank(case.trace.processes)],
         "findings": [finding(case, f) for f in findings],
         "jobs": [_job(case, findings)],
         "said": [dict(one) for one in case.said],
@@ -55,17 +55,17 @@ def report(case: Case, findings: Sequence[RuleFinding], *, full: bool = True) ->
 
 def job_of(case: Case) -> LaunchedJob:
     """The job that a report is on: of those that met, the one that was launched last."""
-    return newest(case.evidence.trace.jobs)
+    return newest(case.trace.jobs)
 
 
 def _job(case: Case, findings: Sequence[RuleFinding]) -> dict[str, Any]:
     one = job_of(case)
     return {
         "id": one.id,
-        "met": [job.id for job in case.evidence.trace.jobs if job.id != one.id],
+        "met": [job.id for job in case.trace.jobs if job.id != one.id],
         "healthy": healthy(findings),
         "findings": len(findings),
-        "missing_ranks": list(missing_ranks(case.evidence.trace)),
+        "missing_ranks": list(missing_ranks(case.trace)),
         "start_ns": one.start_ns,
         "last_ns": one.last_ns,
     }
@@ -145,13 +145,12 @@ def last(case: Case, op: Op | None) -> dict[str, Any] | None:
     """The newest operation of a process."""
     if op is None:
         return None
-    trace = case.evidence.trace
     where = case.evidence.location(op)
     return {
         "op": op.call.op,
-        "group": trace.group_id(op.call),
+        "group": case.trace.group_id(op.call),
         "seq": op.seq,
-        "key": trace.full_key(op.call.index, op.key),
+        "key": case.trace.full_key(op.call.index, op.key),
         "status": op.status,
         "begin_ns": op.begin_ns,
         "location": None if where is None else location(case, where),
@@ -160,7 +159,7 @@ def last(case: Case, op: Op | None) -> dict[str, Any] | None:
 
 def location(case: Case, where: CodeLocation) -> dict[str, Any]:
     """One line of a program on which a process stands or stood."""
-    one = case.evidence.trace.processes[where.process]
+    one = case.trace.processes[where.process]
     return {
         "process": one.id,
         "rank": one.rank,
@@ -170,7 +169,7 @@ def location(case: Case, where: CodeLocation) -> dict[str, Any]:
 
 def finding(case: Case, found: RuleFinding) -> dict[str, Any]:
     """One finding by the contract."""
-    processes = case.evidence.trace.processes
+    processes = case.trace.processes
     cycle = found.cycle
     concerned = (*found.culprits, *found.waiting)
     job = processes[concerned[0]].job if concerned else job_of(case).id
@@ -209,7 +208,7 @@ def finding(case: Case, found: RuleFinding) -> dict[str, Any]:
 
 
 def _by_rank(case: Case, found: RuleFinding) -> dict[str, Any]:
-    processes = case.evidence.trace.processes
+    processes = case.trace.processes
     named = [{"rank": processes[i].rank, "names": list(names)} for i, names in found.parameters]
     callers = {str(processes[i].rank): line for i, line in found.callers}
     return {
@@ -222,7 +221,7 @@ def _by_rank(case: Case, found: RuleFinding) -> dict[str, Any]:
 def _nan(case: Case, process: int, one: NonFinite) -> dict[str, Any]:
     at = innermost(one.stack)
     return {
-        "rank": case.evidence.trace.processes[process].rank,
+        "rank": case.trace.processes[process].rank,
         "op": one.op,
         "seq": one.seq,
         "line": None if at is None else f"{at.file}:{at.line}",
@@ -233,7 +232,7 @@ def _nan(case: Case, process: int, one: NonFinite) -> dict[str, Any]:
 def _activity(case: Case, one: RankActivity) -> dict[str, Any]:
     usage = one.usage
     return {
-        "rank": case.evidence.trace.processes[one.process].rank,
+        "rank": case.trace.processes[one.process].rank,
         "state": one.state,
         "cpu": None if one.cpu is None else round(one.cpu, 3),
         "read_bytes": None if usage is None else usage.read,
@@ -243,17 +242,15 @@ def _activity(case: Case, one: RankActivity) -> dict[str, Any]:
 
 
 def _ranks(case: Case, indices: Sequence[int], group: str | None = None) -> list[int]:
-    trace = case.evidence.trace
-    known = trace.group_by_id.get(group or "")
-    return sorted({*trace.ranks_of(indices, None if known is None else known.index)})
+    known = case.trace.group_by_id.get(group or "")
+    return sorted({*case.trace.ranks_of(indices, None if known is None else known.index)})
 
 
 def coverage(case: Case) -> dict[str, Any]:
     """What was read, what is missing, and what could not be seen."""
-    trace = case.evidence.trace
-    errors = [clock.error_ns for clock in trace.clocks]
+    errors = [clock.error_ns for clock in case.trace.clocks]
     sentences: dict[str, None] = {}
-    for one in trace.processes:
+    for one in case.trace.processes:
         sentences.update(dict.fromkeys(one.versions.get("not_captured") or ()))
         sentences.update(dict.fromkeys(one.notes))
     if not case.past.known:
@@ -267,15 +264,15 @@ def coverage(case: Case) -> dict[str, Any]:
                 "records": counts.get(one.index, 0),
                 "damage": list(one.damage),
             }
-            for one in trace.processes
+            for one in case.trace.processes
         ],
         "incomplete": list(case.incomplete),
-        "missing_ranks": list(missing_ranks(trace)),
-        "dropped": sum(d.operations or 0 for one in trace.processes for d in one.dropped),
+        "missing_ranks": list(missing_ranks(case.trace)),
+        "dropped": sum(d.operations or 0 for one in case.trace.processes for d in one.dropped),
         "clock_error_ns": max((e for e in errors if e != UNKNOWN_NS), default=0),
         "not_captured": list(sentences),
-        "problems": [problem.sentence for problem in trace.problems],
-        "other_jobs": [job.id for job in trace.other_jobs if job.id not in case.judged_too],
+        "problems": [problem.sentence for problem in case.trace.problems],
+        "other_jobs": [job.id for job in case.trace.other_jobs if job.id not in case.judged_too],
     }
 
 

@@ -44,8 +44,8 @@ def judged(
     case: Case, findings: Sequence[RuleFinding]
 ) -> tuple[tuple[RuleFinding, ...], tuple[str, ...]]:
     """The findings that hold whatever lost records held, and sentences about what is missing."""
-    gaps = gaps_of(case.evidence.trace, case.evidence.sample)
-    if any(not job.known for job in case.evidence.trace.other_jobs):
+    gaps = gaps_of(case.trace, case.evidence.sample)
+    if any(not job.known for job in case.trace.other_jobs):
         # Journals without definitions lie here, maybe of ranks that are absent.
         more = "collect the definitions (*.defs.jsonl) of the journals here that lack them"
         findings = [
@@ -60,7 +60,7 @@ def judged(
     if gaps.absent:
         kept = [_unblamed(f, gaps) if _may_follow(case, f) else f for f in kept]
     kept = [_unblamed(f, gaps) if _may_be_crossed(case, gaps, f) else f for f in kept]
-    return tuple(kept), tuple(_sentences(gaps, case.evidence.trace))
+    return tuple(kept), tuple(_sentences(gaps, case.trace))
 
 
 def _may_follow(case: Case, finding: RuleFinding) -> bool:
@@ -258,7 +258,7 @@ def fold(case: Case) -> tuple[RuleFinding, ...]:
 def _consequence_sentences(
     case: Case, finding: RuleFinding, explained: Iterable[Wait], ends: Iterable[int]
 ) -> list[str]:
-    trace, evidence = case.evidence.trace, case.evidence
+    trace, evidence = case.trace, case.evidence
     waits: dict[tuple[bool, str], list[int]] = {}
     groups: dict[str, int | None] = {}
     alike: list[Op] = []
@@ -328,7 +328,7 @@ def _uncaught(case: Case, finding: RuleFinding, reported: Iterable[str]) -> list
             if how_is_raised(end.failure) in quoted:
                 known.add(pattern(end))
     return [
-        f"{sentences.subject(case.evidence.trace, who)} {how_ended(end_of(case.evidence, who[0]))}."
+        f"{sentences.subject(case.trace, who)} {how_ended(end_of(case.evidence, who[0]))}."
         for like, who in raised.items()
         if like not in known
     ]

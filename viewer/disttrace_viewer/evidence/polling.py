@@ -220,7 +220,7 @@ def _set_late(setters: Setters, op: Op, keys: Sequence[Key]) -> tuple[tuple[int,
     """Who set a key when this operation had given it up, and how long after."""
     if op.error is None or op.end_ns is None or is_closed(op.error):
         return ()
-    first = [one for key in keys if (one := setters.set_by(key)) is not None]
+    first = [one for key in keys if (one := setters.set_by.get(key)) is not None]
     late = {one.process: late_by_ns(setters.evidence, op, one) for one in first}
     return tuple((process, ns) for process, ns in sorted(late.items()) if ns)
 

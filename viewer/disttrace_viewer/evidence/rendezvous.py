@@ -334,10 +334,6 @@ class Agents:
         """Everybody who stands in the same rendezvous, itself included."""
         return tuple(a for a in self.attempts if a.open and _same(a, attempt))
 
-    def agree(self, attempt: Attempt) -> bool:
-        """Whether all who stand in the same rendezvous want the same number of nodes."""
-        return len({(a.least, a.most) for a in self.arrived(attempt)}) == 1
-
     def elsewhere(self, attempt: Attempt) -> tuple[Attempt, ...]:
         """Those who wait in the same store under another id, or under the same id in another."""
         return tuple(

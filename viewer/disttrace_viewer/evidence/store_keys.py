@@ -79,10 +79,6 @@ class Setters:
             if op.call.op in SETTERS and op.pending and key not in done
         }
 
-    def set_by(self, key: Key) -> Op | None:
-        """The operation that first set a key, or is about to."""
-        return self._first.get(key)
-
     def of_torch(self, op: Op) -> bool:
         """Whether it is torch's own: of C++, an agent, a rendezvous, or ``torch.distributed``."""
         around = self.evidence.sample.around(op)
@@ -185,7 +181,8 @@ class Setters:
         return {key: tuple(processes) for key, processes in found.items()}
 
     @cached_property
-    def _first(self) -> Mapping[Key, Op]:
+    def set_by(self) -> Mapping[Key, Op]:
+        """The operation that first set each key, or is about to."""
         return {key: op for key, op in reversed(self._events) if op.call.op in SETTERS}
 
     @cached_property

@@ -138,7 +138,7 @@ def _nodes(evidence: Evidence, agents: Agents) -> Iterator[Wait]:
         arrived = agents.arrived(attempt)
         least = attempt.least or len(arrived) + 1
         missing = len(arrived) < least
-        disagree = not agents.agree(attempt)
+        disagree = len({(a.least, a.most) for a in arrived}) > 1
         late = agents.late(attempt) if missing else ()
         yield Wait(
             attempt.op,

@@ -27,7 +27,7 @@ from disttrace_viewer.evidence.wait import Wait, still_imports
 from disttrace_viewer.evidence.waits import waits
 from disttrace_viewer.findings.finding import ERROR, RuleFinding
 from disttrace_viewer.findings.witnesses import Witnesses
-from disttrace_viewer.trace.model import Stream
+from disttrace_viewer.trace.model import JobTrace, Stream
 from disttrace_viewer.trace.operation import GROUPED, Op
 from disttrace_viewer.trace.values import dataclass, field
 
@@ -59,6 +59,11 @@ class Case:
     """Ids of other jobs of the folder that have a report of their own."""
     past: Past = NOTHING
     """What is over, where that was read as well."""
+
+    @property
+    def trace(self) -> JobTrace:
+        """What is judged."""
+        return self.evidence.trace
 
     def course(self, process: int, stream: Stream) -> Course | None:
         """All collectives of a process in a stream; None where they are not at hand."""
@@ -158,7 +163,7 @@ class Case:
 
     def about(self, op: Op) -> dict[str, Any]:
         """The fields of a finding that tell of an operation."""
-        group = self.evidence.trace.group_id(op.call)
+        group = self.trace.group_id(op.call)
         return {"op": op.call.op, "group": group, "seq": op.seq, "at_ns": op.begin_ns}
 
     def add(self, finding: RuleFinding) -> None:
@@ -252,7 +257,7 @@ class Case:
 
     def _same_attempt(self, finding: RuleFinding, wait: Wait) -> bool:
         """What failed before a restart has no part in what the next attempt waits for."""
-        processes = self.evidence.trace.processes
+        processes = self.trace.processes
         mine = processes[wait.process].attempt
         theirs = {processes[p].attempt for p in finding.culprits}
         return mine is None or None in theirs or mine in theirs
@@ -313,7 +318,7 @@ class Case:
 
     def by_rank(self, processes: Iterable[int]) -> list[int]:
         """Processes in the order of their ranks: their numbers are by chance. Others come last."""
-        known = self.evidence.trace.processes
+        known = self.trace.processes
         rank = {p: known[p].rank for p in processes}
         return sorted(rank, key=lambda p: (rank[p] is None, rank[p] or 0, p))
 
@@ -346,10 +351,10 @@ class Case:
         """Whether the evidence of all these processes holds something (``Process.lacks``): only
         then may a rule conclude from its absence.
         """
-        known = self.evidence.trace.processes
+        known = self.trace.processes
         return not any(what in known[process].lacks for process in processes)
 
     def certain_journals(self, processes: Iterable[int]) -> bool:
         """Whether the journals of these processes are whole, and were read in full."""
-        known, partial = self.evidence.trace.processes, self.evidence.partial
+        known, partial = self.trace.processes, self.evidence.partial
         return not any(known[i].dropped or known[i].damage or i in partial for i in processes)

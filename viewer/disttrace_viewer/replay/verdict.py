@@ -47,7 +47,7 @@ def strictly(
     Where something is broken already, that is the verdict. ``streams``: as if it had run on a
     device. Raises ViewerError where there are no journals.
     """
-    processes = found.case.evidence.trace.processes
+    processes = found.case.trace.processes
     if any(one.severity == ERROR for one in found.findings):
         return found
     problems = Problems()
@@ -57,18 +57,18 @@ def strictly(
     standing = Replay(scripts).run()
     if not standing:
         return found
-    hung = _would_hang(scripts, standing, processes, stall_ns=stall_ns)
+    index = {process.id: process.index for process in processes}
+    hung = _would_hang(scripts, standing, index, stall_ns)
     return replace(found, findings=(*hung, *found.findings))
 
 
 def _would_hang(
     scripts: Sequence[Script],
     standing: Mapping[int, Standing],
-    processes: Sequence[Process],
-    *,
+    index: Mapping[str, int],
     stall_ns: int,
 ) -> tuple[RuleFinding, ...]:
-    """The errors of the journals that are cut; processes have their numbers in ``processes``."""
+    """The errors of the journals that are cut, with the numbers in ``index`` for processes."""
     journals, alive = _cut(scripts, standing)
 
     def look(process: Process) -> liveness.Observation:
@@ -77,8 +77,7 @@ def _would_hang(
     found = job.judged(
         journals, choose=lambda jobs: [one.id for one in jobs], stall_ns=stall_ns, look=look
     )
-    index = {process.id: process.index for process in processes}
-    at = [index[one.id] for one in found.case.evidence.trace.processes]
+    at = [index[one.id] for one in found.case.trace.processes]
     ops = [step.action for stands in standing.values() for step in stands.at.values()]
     ops += [action for stands in standing.values() for action in stands.awaited]
     why = _hint(

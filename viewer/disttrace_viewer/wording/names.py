@@ -123,12 +123,6 @@ class Names:
             return f"connects to {base.host}:{base.port}"
         return place.name if place is not None else ""
 
-    def root(self, call: Call) -> str | None:
-        """The root's name, for operations that have one."""
-        if call.root is None or call.group is None:
-            return None
-        return self.member(call.group, call.root)
-
 
 def names_of(trace: JobTrace) -> Names:
     """Letters are given to jobs in the order of their start."""

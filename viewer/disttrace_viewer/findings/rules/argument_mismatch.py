@@ -42,7 +42,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
 
 
 def _finding(case: Case, found: Disagreement) -> RuleFinding:
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     group = trace.groups[found.group]
     first = found.members[min(found.members)]
     stream = (found.group, found.backend)
@@ -173,7 +173,7 @@ def _at(op: Op, other: Op) -> str:
 
 def _skipped(case: Case, op: Op, instead: Op, who: list[int]) -> str:
     """``who`` left out the call ``op`` of the others, and made that ``instead``."""
-    subject, what = sentences.subject(case.evidence.trace, who), case.evidence.within(op) or "call"
+    subject, what = sentences.subject(case.trace, who), case.evidence.within(op) or "call"
     return (
         f"{subject} skipped the {what} at {_at(op, instead)}, after which all calls of both sides"
         " are the same again: look for a branch, a `continue` or an empty batch before it."
@@ -182,7 +182,7 @@ def _skipped(case: Case, op: Op, instead: Op, who: list[int]) -> str:
 
 def _beyond(case: Case, op: Op, instead: Op, who: list[int], others: list[int]) -> str:
     """``who`` made ``op`` beyond the calls of the ``others``, who made that ``instead``."""
-    trace, what = case.evidence.trace, case.evidence.within(op) or "call"
+    trace, what = case.trace, case.evidence.within(op) or "call"
     at, due = _at(op, instead), _at(instead, op)
     if len(who) > len(others):
         return (
@@ -253,7 +253,7 @@ _WHAT = {
 
 def summary(case: Case, found: Disagreement, others: Mapping[str | None, Lines]) -> str:
     """The sides, odd ones first: ``rank 0 all_gather (a.py:3), ranks 1, 2 all_reduce (a.py:7)``."""
-    trace = case.evidence.trace
+    trace = case.trace
     brought = sorted(found.values.keys() & found.members, key=lambda r: (r not in found.odd, r))
     sides = together(
         (_value(case, found, rank, others), found.members[rank].process) for rank in brought
@@ -289,7 +289,7 @@ def _by_pairs(case: Case, found: Disagreement) -> str:
     text_of = []
     for pair in pairs:
         sender, receiver = (
-            sentences.processes(case.evidence.trace, [found.members[rank].process])
+            sentences.processes(case.trace, [found.members[rank].process])
             for rank in (pair.sender, pair.receiver)
         )
         target_text = "itself and" if sender == receiver else f"{receiver}, which"
@@ -355,7 +355,7 @@ def _value(case: Case, found: Disagreement, rank: int, others: Mapping[str | Non
     if found.kind == "op_mismatch":
         return f"{op.call.named}{inside} {at}"
     if found.kind == "root_mismatch":
-        root = case.evidence.trace.groups[found.group].global_rank(int(value))
+        root = case.trace.groups[found.group].global_rank(int(value))
         value = f"root {value if root is None else root}"
     return f"{op.call.named}{inside} with {value} {at}"
 
@@ -387,7 +387,7 @@ def _known(case: Case) -> Iterator[Misfit]:
 def _of_messages(
     case: Case, send: Op, receive: Op, times: int, keys: list[Hashable]
 ) -> RuleFinding:
-    trace = case.evidence.trace
+    trace = case.trace
     inside = tuple(op.process for op in (send, receive) if op.status != "ok")
     ends = [
         f"{trace.processes[op.process].label} {verb} {sentences.sizes(op)} ({sentences.line(op)})"

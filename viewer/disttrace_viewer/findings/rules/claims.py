@@ -39,19 +39,18 @@ def joins(case: Case, *, by_hand: bool = False) -> Iterator[Join]:
     the workers' own address, and counts nodes where they count ranks. It is the role that tells
     them apart; with as many nodes as ranks the numbers are equal.
     """
-    trace = case.evidence.trace
     for op, store in case.rendezvous.constructors:
         parent = case.evidence.sample.around(op)
         hand_made = parent is None and op.call.op not in STORES
         together = parent is not None and parent.call.op in ("rendezvous", "init_process_group")
         if not (by_hand if hand_made else together and op.call.op in STORES):
             continue
-        if trace.processes[op.process].is_agent:
+        if case.trace.processes[op.process].is_agent:
             continue
         size = op.call.args.get("size" if hand_made else "world_size")
         yield Join(
             op=op,
-            store=store if store.base is None else trace.stores[store.base],
+            store=store if store.base is None else case.trace.stores[store.base],
             address=(op.call.op, store.place, store.prefix) if hand_made else address(case, store),
             rank=case.rendezvous.claim(op),
             world_size=size if isinstance(size, int) and size > 0 else None,
@@ -61,7 +60,7 @@ def joins(case: Case, *, by_hand: bool = False) -> Iterator[Join]:
 
 def address(case: Case, store: Store) -> Hashable:
     """What makes two stores meet, whether or not the rendezvous came about."""
-    process = case.evidence.trace.processes[store.process]
+    process = case.trace.processes[store.process]
     if store.path is not None:
         return ("file", store.path)
     host = process.boot_id if is_loopback(store.host) else str(store.host).lower()
@@ -97,7 +96,7 @@ def _rivals(case: Case, found: Sequence[Join]) -> list[Join]:
     """The newest join of each process; those that lived together with another one."""
     gone = case.evidence.followed
     newest = {join.op.process: join for join in found if join.op.process not in gone}
-    since = {p: case.evidence.trace.processes[p].start_ns for p in newest}
+    since = {p: case.trace.processes[p].start_ns for p in newest}
     until = {p: case.evidence.until_ns(p) for p in newest}
 
     def together(p: int, q: int) -> bool:
@@ -115,15 +114,14 @@ def _unclaimed(found: Sequence[Join]) -> list[int]:
 def _duplicate(
     case: Case, rank: int, rivals: Sequence[Join], left: Sequence[int], waits: Sequence[Wait]
 ) -> RuleFinding:
-    trace = case.evidence.trace
     who = [join.op.process for join in rivals]
     waiting = sorted({w.process for w in waits} - set(who))
-    processes = [trace.processes[p] for p in who]
+    processes = [case.trace.processes[p] for p in who]
     pids = [f"pid {one.pid} on {one.host}" for one in processes]
     no_culprit = f"; nobody claims {sentences.ranks(left)}" if left else ""
     started = ""
     for one in processes:
-        parent = trace.parent_of(one)
+        parent = case.trace.parent_of(one)
         if parent is not None and parent.index in who:
             where = case.evidence.stands(parent.index)
             at = "" if where is None else f", which stands at {sentences.is_at(where)}"
@@ -162,9 +160,7 @@ def find_world_sizes(case: Case) -> Iterator[RuleFinding]:
         first = next(iter(claims.values()))
         yield RuleFinding(
             kind="group_mismatch",
-            summary=world_size_summary(
-                case.evidence.trace, {p: values[p] for p in order}, first.store.name
-            ),
+            summary=world_size_summary(case.trace, {p: values[p] for p in order}, first.store.name),
             hint="Give all processes one WORLD_SIZE; compare the environments that start them.",
             culprits=tuple(odd),
             waiting=tuple(p for p in waiting if p not in odd),

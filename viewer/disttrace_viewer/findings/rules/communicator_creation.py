@@ -60,7 +60,7 @@ def is_creation(finding: RuleFinding) -> bool:
 def _finding(
     case: Case, op: Op, inside: Sequence[Op], waits: Sequence[Wait], lasts_ns: int
 ) -> RuleFinding:
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     who = tuple(case.by_rank(one.process for one in inside))
     limit_ns = timeout_ns(evidence, op) // OF_TIMEOUT
     library = name(backend(evidence, op))

@@ -76,7 +76,7 @@ def _ring(waits: Iterable[Wait]) -> list[int]:
 
 
 def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleFinding:
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     mine = together((wait.process, wait) for wait in waits)
     path = _ring(waits)
     following = dict(zip(path, [*path[1:], path[0]], strict=True))
@@ -128,7 +128,7 @@ def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait, bool] | Non
     so would that one.
     """
     for wait in (w for w in waits if w.stream is not None and not w.absent):
-        size = case.evidence.trace.groups[wait.op.call.group or 0].size or 0
+        size = case.trace.groups[wait.op.call.group or 0].size or 0
         for other in (w for w in waits if w.kind == MESSAGE and (w.process,) == wait.targets):
             if other.any_of or 2 * len(wait.arrived) <= size:
                 continue
@@ -191,7 +191,7 @@ def _beside(case: Case, waits: Sequence[Wait]) -> list[int]:
 
 def _other_threads(case: Case, processes: Sequence[int]) -> str:
     """What to do where other threads than those that wait make the calls; one may have failed."""
-    trace = case.evidence.trace
+    trace = case.trace
     for process in processes:
         for failure in outside.failed_threads(case, process):
             label, exception = trace.processes[process].label, outside.raised(failure)
@@ -203,11 +203,10 @@ def _other_threads(case: Case, processes: Sequence[int]) -> str:
 
 
 def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
-    trace = case.evidence.trace
     for wait in waits:
         other = unmatched.partner(case, wait)
         if other is not None and other in waits and len(waits) > 2:
-            requested = capital(question(trace, wait, other))
+            requested = capital(question(case.trace, wait, other))
             if any(w.kind != MESSAGE for w in waits):
                 return requested  # else it may as well be their order
             return f"{requested} If it is: {ONE_SENDS[:1].lower()}{ONE_SENDS[1:]}"
@@ -216,7 +215,7 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
             return all_came
     apart = next((w for w in waits if w.kind == MESSAGE and w.op.seq is not None), None)
     if apart is not None and any(w.kind == COLLECTIVE for w in waits) and apart.targets:
-        return _counted(trace, apart)
+        return _counted(case.trace, apart)
     if any(w.kind == KEY for w in waits):
         return SET_FIRST
     if all(w.kind == MESSAGE for w in waits):
@@ -225,7 +224,7 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
         wait, other = behind
         back = any(_newest(case, process, other) for process in wait.arrived)
         both = back and _newest(case, other.process, wait) > 0
-        return left_out(trace, wait, other, both=both)
+        return left_out(case.trace, wait, other, both=both)
     if short := _short(case, waits):
         return short
     if groups > 1:
@@ -241,7 +240,7 @@ def _passed_over(case: Case, waits: Sequence[Wait]) -> str | None:
     """What to look for where the other end of the oldest message of a cycle came through later
     ones: a call left out.
     """
-    evidence, processes = case.evidence, case.evidence.trace.processes
+    evidence, processes = case.evidence, case.trace.processes
     wait = min(waits, key=lambda w: w.op.since_ns)
     if wait.any_of or len(wait.targets) != 1:
         return None
@@ -263,7 +262,7 @@ def _all_came(case: Case, wait: Wait) -> str | None:
     """What to do where the one that receives from any source has all that was sent to it, and wants
     more; None where some was not received.
     """
-    trace, op = case.evidence.trace, wait.op
+    trace, op = case.trace, wait.op
     counts = {side: dict.fromkeys(wait.targets, 0) for side in ("send", "recv")}
     for (side, (group, source, to, _)), kept in case.evidence.sample.message_streams.items():
         if (group, to) == (op.call.group, op.call.group_rank) and source is not None:
@@ -291,7 +290,6 @@ def _short(case: Case, waits: Sequence[Wait]) -> str | None:
     one member lacks in, by its number of calls; first where it has made some. Whose doing it is the
     counts do not tell: either may be short, or have made one call too many, in its group.
     """
-    trace = case.evidence.trace
     for wait, other in _elsewhere(waits):
         back = next((p for p in wait.arrived if p in other.targets), None)
         if back is None:
@@ -301,11 +299,11 @@ def _short(case: Case, waits: Sequence[Wait]) -> str | None:
         for one, process, done in sorted(counts, key=lambda side: not side[2]):
             lacks = (one.op.seq or 0) - done
             calls = "one call" if lacks == 1 else f"{lacks:,} calls"
-            group = sentences.group(trace.groups[one.op.call.group or 0], trace)
+            group = sentences.group(case.trace.groups[one.op.call.group or 0], case.trace)
             texts.append(
-                f"{trace.processes[process].label} is {calls} short in {group}"
+                f"{case.trace.processes[process].label} is {calls} short in {group}"
                 f" ({f'{done:,}' if done else 'none'} against {one.op.seq:,} of"
-                f" {sentences.processes(trace, one.arrived)})"
+                f" {sentences.processes(case.trace, one.arrived)})"
             )
         order = _ORDER * all(done for _, _, done in counts)
         return (
@@ -336,7 +334,7 @@ def _behind(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
         if wait.kind == COLLECTIVE and not wait.absent:
             for other in (w for w in waits if (w.process,) == wait.targets):
                 group = other.op.call.group if other.kind == COLLECTIVE else None
-                members = () if group is None else case.evidence.trace.groups[group].members
+                members = () if group is None else case.trace.groups[group].members
                 both = {member.process for member in members}.intersection(wait.arrived)
                 if len(both) > 1:
                     return wait, other
@@ -353,16 +351,15 @@ _ORDER = ", or for groups used in another order"
 
 def summary(case: Case, edges: Sequence[tuple[Wait, int]]) -> str:
     """Edge by edge: each wait along the cycle, and for which it is."""
-    trace = case.evidence.trace
     # Who waits for any of several is in a cycle with each of them, of which one is reported.
     any_of = [p for wait, _ in edges if wait.any_of for p in wait.targets if not case.outside(p)]
-    who = sentences.subject(trace, {wait.process for wait, _ in edges}.union(any_of))
+    who = sentences.subject(case.trace, {wait.process for wait, _ in edges}.union(any_of))
     texts = [_edge(case, wait, target) for wait, target in edges]
     return f"{who} wait for one another: {few(texts, sentences.MANY, '; ')}."
 
 
 def _edge(case: Case, wait: Wait, target: int) -> str:
-    trace, op = case.evidence.trace, wait.op
+    trace, op = case.trace, wait.op
     what = sentences.operation(trace, op, case.evidence.within(op))
     what += f", {sentences.sizes(op)}" if wait.kind == MESSAGE else ""
     whom = trace.processes[target].label

@@ -37,7 +37,7 @@ _IN_THE_END = _AT_LAST | {"deadlock", "group_mismatch", "store_key_missing"}
 def find(case: Case) -> Iterator[RuleFinding]:
     """Groups that are out of step and in which no error show it."""
     for stream, shift in case.steps.shifts.items():
-        group = case.evidence.trace.groups[stream[0] or 0]
+        group = case.trace.groups[stream[0] or 0]
         mixed = _mixed(case, stream, shift)
         came_to = (_came_to(case, f, stream) for f in case.findings)
         if not shift.sure or not mixed or any(seq is not None for seq in came_to):
@@ -49,7 +49,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
             kind="divergence",
             severity=WARNING,
             because=(ELSEWHERE,),
-            summary=summary(case.evidence.trace, group, shift, mixed),
+            summary=summary(case.trace, group, shift, mixed),
             hint=hint(shift),
             culprits=tuple(shift.members) if shift.decided else (),
             op=op_of(shift.calls[0]),
@@ -66,11 +66,11 @@ def find(case: Case) -> Iterator[RuleFinding]:
 def _habits(case: Case) -> Iterator[RuleFinding]:
     """Of each group whose members have lines of their own one note."""
     for stream, found in case.steps.habits.items():
-        group = case.evidence.trace.groups[stream[0] or 0]
+        group = case.trace.groups[stream[0] or 0]
         yield RuleFinding(
             kind="divergence",
             severity=NOTE,
-            summary=habit_text(case.evidence.trace, group, found),
+            summary=habit_text(case.trace, group, found),
             op=op_of(found[0].lines[0][0]),
             group=group.id,
             seq=found[0].first,
@@ -95,7 +95,7 @@ def traced_back(case: Case, finding: RuleFinding) -> RuleFinding:
         if number is not None and shift.number < number and mixed:
             if shift.short and shift.instead is not None:
                 shift = shift.instead  # in another order all would have made as many
-            trace, where = case.evidence.trace, ""
+            trace, where = case.trace, ""
             if finding.group is None:
                 where = f"in {sentences.group(trace.groups[stream[0] or 0], trace)} "
             since = replace(
@@ -117,7 +117,7 @@ def _by_other_lines(case: Case, finding: RuleFinding) -> RuleFinding:
     for stream, number in _up_to(case, finding).items():
         parted, sides = _parted_before(case, stream, number)
         if sides:
-            trace, group = case.evidence.trace, case.evidence.trace.groups[stream[0] or 0]
+            trace, group = case.trace, case.trace.groups[stream[0] or 0]
             came = sentences.listed(
                 [f"{sentences.processes(trace, who)} by {_call(place)}" for place, who in sides]
             )
@@ -154,7 +154,7 @@ def _parted_before(
     of another one.
     """
     nothing: tuple[int, list[tuple[Place, list[int]]]] = (number, [])
-    group = case.evidence.trace.groups[stream[0] or 0]
+    group = case.trace.groups[stream[0] or 0]
     members = [m.process for m in group.members]
     courses = {p: course for p in members if (course := case.course(p, stream)) is not None}
     if len(courses) < len(members):
@@ -184,7 +184,7 @@ def _came_to(case: Case, finding: RuleFinding, stream: Stream) -> int | None:
     if finding.kind == "deadlock":
         ends = [e for e in finding.scope.exchanges if isinstance(e, tuple)]
         return next((e[3] for e in ends if e[:3] == (COLLECTIVE, *stream)), None)
-    ours = finding.group == case.evidence.trace.groups[stream[0] or 0].id
+    ours = finding.group == case.trace.groups[stream[0] or 0].id
     return finding.seq if ours and finding.kind in _AT_LAST else None
 
 
@@ -310,7 +310,7 @@ def _call(place: Place) -> str:
 
 def find_nonfinite(case: Case) -> Iterator[RuleFinding]:
     """The first input that was not finite, of all that were looked at, by us or by torch."""
-    found = [(one, p.index) for p in case.evidence.trace.processes for one in p.nonfinite]
+    found = [(one, p.index) for p in case.trace.processes for one in p.nonfinite]
     raised = {p: one for p in case.own_failures() if (one := _raised(case, p)) is not None}
     found += [(one, process) for process, one in raised.items()]
     if not found:
@@ -330,12 +330,12 @@ def _raised(case: Case, process: int) -> NonFinite | None:
         return None
     if op is None or op.error is None or op.call.group is None:
         return NonFinite(failure.t_ns, "", None, None, failure.stack)
-    group = case.evidence.trace.groups[op.call.group].id
+    group = case.trace.groups[op.call.group].id
     return NonFinite(op.begin_ns, group, op.call.op, op.seq, op.call.stack)
 
 
 def _nonfinite(case: Case, at: dict[int, NonFinite], raised: Sequence[int]) -> RuleFinding:
-    trace = case.evidence.trace
+    trace = case.trace
     first = case.by_rank(at)
     one = at[first[0]]
     group = trace.group_by_id.get(one.group)
@@ -369,7 +369,7 @@ def _nonfinite(case: Case, at: dict[int, NonFinite], raised: Sequence[int]) -> R
 def find_values(case: Case) -> Iterator[RuleFinding]:
     """Of each group and kind of result the first one that differs."""
     taken: dict[tuple[str, str, str | None], dict[int, dict[int, Digest]]] = {}
-    for process in case.evidence.trace.processes:
+    for process in case.trace.processes:
         for one in process.digests:
             of = taken.setdefault((one.group, one.op, one.name), {})
             of.setdefault(one.number, {})[process.index] = one
@@ -381,23 +381,22 @@ def find_values(case: Case) -> Iterator[RuleFinding]:
 
 
 def _finding(case: Case, digests: dict[int, Digest]) -> RuleFinding:
-    trace = case.evidence.trace
     one = next(iter(digests.values()))
-    group = trace.group_by_id.get(one.group)
+    group = case.trace.group_by_id.get(one.group)
     size = len(digests) if group is None or group.size is None else group.size
     odd = case.by_rank(minority({p: d.value for p, d in digests.items()}, size))
     members = case.by_rank(digests)
     places = _at(((one.op, innermost(digests[p].stack)), [p]) for p in odd or members)
     what = f"the result of {one.op}" if one.name is None else f"'{one.name}'"
-    where = "" if group is None else f" of {sentences.group(group, trace)}"
+    where = "" if group is None else f" of {sentences.group(group, case.trace)}"
     at = f" at {sentences.place(places[0])}" if places else ""
     number = f" in its call {one.number:,}{where}{at}"
     if odd:
-        who, have = sentences.subject(trace, odd), sentences.have(odd)
-        rest = sentences.processes(trace, [p for p in members if p not in odd])
+        who, have = sentences.subject(case.trace, odd), sentences.have(odd)
+        rest = sentences.processes(case.trace, [p for p in members if p not in odd])
         summary = f"{who} {have} other values than {rest}, where they have to be equal: {what}"
     else:
-        who = sentences.processes(trace, members)
+        who = sentences.processes(case.trace, members)
         summary = f"Values differ that have to be equal: {what} is not the same in {who}"
     return RuleFinding(
         kind="value_divergence",

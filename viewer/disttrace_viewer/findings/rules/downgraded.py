@@ -35,7 +35,7 @@ def with_handled(case: Case, finding: RuleFinding) -> RuleFinding:
     new = {p: one for p, one in found.items() if raised(one) not in finding.summary}
     if not new:
         return finding
-    trace = case.evidence.trace
+    trace = case.trace
     at = {p: f"{raised(one)}{sentences.aside(innermost(one.stack))}" for p, one in new.items()}
     alike = together((what, process) for process, what in at.items())
     texts = [
@@ -117,10 +117,9 @@ def _traced(
 
 def _left_over(case: Case) -> Iterator[Op]:
     """Constructors of stores whose file was written before the first who uses it had begun."""
-    trace = case.evidence.trace
     began: dict[tuple[str, str], int] = {}
-    for store in trace.stores:
-        one = trace.processes[store.process]
+    for store in case.trace.stores:
+        one = case.trace.processes[store.process]
         if one.index in case.evidence.followed:
             continue
         key = store.place, one.job  # two runs are in one place where clocks do not part them
@@ -131,7 +130,7 @@ def _left_over(case: Case) -> Iterator[Op]:
             continue
         if op.process in case.evidence.followed:
             continue
-        if written < began[store.place, trace.processes[op.process].job]:
+        if written < began[store.place, case.trace.processes[op.process].job]:
             yield op
 
 
@@ -140,14 +139,13 @@ def met_before(case: Case, *, stuck: bool = False) -> Iterator[tuple[Op, int]]:
     one under the same keys of one store: what it set is found before it is set anew. ``stuck``: or
     are still made, though all have come.
     """
-    trace = case.evidence.trace
     made: dict[Hashable, int] = {}
     broken: list[tuple[Hashable, Op]] = []
     for op, store in case.rendezvous.constructors:
-        attempt = trace.processes[op.process].attempt
+        attempt = case.trace.processes[op.process].attempt
         if attempt is None or not op.call.op.startswith("ProcessGroup"):
             continue
-        key: Hashable = (store.place, store.prefix, trace.processes[op.process].parent)
+        key: Hashable = (store.place, store.prefix, case.trace.processes[op.process].parent)
         # One in flight may wait for a rank that does not come.
         if op.error is not None or (stuck and op.pending):
             broken.append((key, op))
@@ -155,13 +153,13 @@ def met_before(case: Case, *, stuck: bool = False) -> Iterator[tuple[Op, int]]:
             made[key] = min(attempt, made.get(key, attempt))
     for key, op in broken:
         before = made.get(key)
-        if before is not None and before < (trace.processes[op.process].attempt or 0):
+        if before is not None and before < (case.trace.processes[op.process].attempt or 0):
             yield op, before
 
 
 def _broken(case: Case, store: Op) -> Iterator[Op]:
     """Constructors over a store that are in flight, or failed: its own, and those of groups."""
-    place = case.evidence.trace.place_of(store.call)
+    place = case.trace.place_of(store.call)
     for op, theirs in case.rendezvous.constructors:
         if theirs.place == place and (op.pending or op.error is not None):
             yield op
@@ -174,7 +172,7 @@ def overcome(case: Case, finding: RuleFinding) -> RuleFinding:
         return finding
     starter = _went_on(case, finding)
     if starter is not None:
-        label = sentences.processes(case.evidence.trace, [starter])
+        label = sentences.processes(case.trace, [starter])
         return replace(
             finding,
             severity=NOTE,
@@ -198,14 +196,13 @@ def overcome(case: Case, finding: RuleFinding) -> RuleFinding:
 
 def attempts(case: Case, finding: RuleFinding) -> tuple[int | None, int | None]:
     """The attempt of all concerned, and the last one that all their launchers began after it."""
-    trace = case.evidence.trace
-    concerned = [trace.processes[i] for i in _concerned(finding)]
+    concerned = [case.trace.processes[i] for i in _concerned(finding)]
     own = {p.attempt for p in concerned}
     if len(own) != 1 or None in own:
         return None, None
     (attempt,) = own
-    launchers = (one for one in _launchers(case, finding) if one in trace.children)
-    last = [_last(trace, launcher) for launcher in launchers]
+    launchers = (one for one in _launchers(case, finding) if one in case.trace.children)
+    last = [_last(case.trace, launcher) for launcher in launchers]
     return attempt, max(last) if last and min(last) > (attempt or 0) else None
 
 
@@ -214,7 +211,7 @@ def _went_on(case: Case, finding: RuleFinding) -> int | None:
     well itself: a sweep in which a trial failed, by which it did not. No launcher is one: its end
     counts its attempts.
     """
-    trace, ends = case.evidence.trace, case.evidence.ends
+    trace, ends = case.trace, case.evidence.ends
     concerned = [trace.processes[i] for i in _concerned(finding)]
     parents = {one.parent for one in concerned}
     starter = trace.by_id.get(parents.pop() or "") if len(parents) == 1 else None
@@ -230,7 +227,7 @@ def _went_on(case: Case, finding: RuleFinding) -> int | None:
 
 
 def _ran_to_its_end(case: Case, attempt: int, launchers: set[str]) -> bool:
-    trace, ends = case.evidence.trace, case.evidence.ends
+    trace, ends = case.trace, case.evidence.ends
     known = [trace.by_id.get(launcher) for launcher in launchers]
     with_handled = {None if one is None else ends[one.index].how for one in known}
     if with_handled == {CLEAN} or with_handled & {OWN, CASCADE}:
@@ -250,7 +247,7 @@ def _launchers(case: Case, finding: RuleFinding) -> set[str]:
     for which nothing traced has started. Who was killed with its node begins nothing anew: in its
     place those count that started the others of that attempt, as a job may go on with fewer nodes.
     """
-    trace = case.evidence.trace
+    trace = case.trace
     concerned = [trace.processes[i] for i in _concerned(finding)]
     found = {one.parent or "" for one in concerned}
     if not any(_killed_in(case, one.parent, one.attempt) for one in concerned):
@@ -262,11 +259,10 @@ def _launchers(case: Case, finding: RuleFinding) -> set[str]:
 
 def _killed_in(case: Case, launcher: str | None, attempt: int | None) -> bool:
     """Whether a launcher has gone without a word, and began nothing after this attempt."""
-    trace = case.evidence.trace
-    one = trace.by_id.get(launcher or "")
+    one = case.trace.by_id.get(launcher or "")
     if one is None or case.evidence.ends[one.index].how != SILENT:
         return False
-    return _last(trace, one.id) <= (attempt or 0)
+    return _last(case.trace, one.id) <= (attempt or 0)
 
 
 def _last(trace: JobTrace, launcher: str) -> int:

@@ -22,12 +22,11 @@ def find(case: Case) -> Iterator[RuleFinding]:
     last attempt began are left out, so it cannot be told there that they have none.
     """
     last = {
-        p.index: max((w.attempt or 0 for w in p.workers), default=0)
-        for p in case.evidence.trace.processes
+        p.index: max((w.attempt or 0 for w in p.workers), default=0) for p in case.trace.processes
     }
     alike = together(
         ((attempt, one.worker.code, one.sure), one)
-        for (attempt, _), one in unseen_of(case.evidence.trace).items()
+        for (attempt, _), one in unseen_of(case.trace).items()
         if one.worker.event == FAILED and (attempt or 0) == last[one.launcher]
     )
     for found in sorted(alike.values(), key=lambda each: min(one.worker.t_ns for one in each)):
@@ -46,10 +45,9 @@ def _finding(case: Case, found: list[Unseen]) -> RuleFinding:
         hint = f"{look_for(first.code)}, and at {stderr}, which is not recorded."
     elif not sure:
         hint = f"Read {stderr}, and collect its journal if there is one."
-    trace = case.evidence.trace
     stopped = {
         p.index
-        for p in trace.processes
+        for p in case.trace.processes
         if p.attempt == first.attempt and p.told is not None and p.told.event == "killed"
     }
     return RuleFinding(

@@ -25,7 +25,7 @@ _BY_NAMES = mismatches.KINDS | {"deadlock", "missing_participant"}
 def find(case: Case) -> Iterator[RuleFinding]:
     """Per default group the first position in the sequence of calls where they differ."""
     yield from _two_names(case)
-    for group in case.evidence.trace.groups:
+    for group in case.trace.groups:
         if group.default and len(group.members) > 1:
             calls = _calls(case, group)
             finding = _differ(case, group, calls) or _went_past(case, group, calls)
@@ -57,7 +57,7 @@ def _two_names(case: Case) -> Iterator[RuleFinding]:
             (f"it under {name!r} ({sentences.line(op)})", op.process)
             for name, op in zip(under, places, strict=True)
         )
-        text = sentences.sides(case.evidence.trace, made, "makes", "make")
+        text = sentences.sides(case.trace, made, "makes", "make")
         yield RuleFinding(
             kind="group_mismatch",
             summary="Members of one group make it under different names in the same store, so they"
@@ -77,7 +77,7 @@ def by_names(case: Case, finding: RuleFinding) -> RuleFinding:
     """A finding without culprit, with the member that gives the names of groups crosswise."""
     if finding.severity != ERROR or finding.culprits or finding.kind not in _BY_NAMES:
         return finding
-    trace = case.evidence.trace
+    trace = case.trace
     names = [({m.process: m.desc for m in g.members if m.desc}, g) for g in trace.groups]
     apart = [(of, g) for of, g in names if len({*of.values()}) > 1]
     sides = [{*(mismatches.minority(of, len(of)) or of)} for of, _ in apart]
@@ -106,11 +106,10 @@ def by_names(case: Case, finding: RuleFinding) -> RuleFinding:
 
 def _calls(case: Case, group: Group) -> Calls:
     """The calls of every member of a default group, in order, since it joined that group."""
-    trace = case.evidence.trace
     since = {m.process: m.t_ns or 0 for m in group.members}
     later = {
         m.process: m.t_ns
-        for other in trace.groups
+        for other in case.trace.groups
         if other.default and other.index != group.index
         for m in other.members
         if m.t_ns is not None and m.t_ns > since.get(m.process, m.t_ns)
@@ -148,7 +147,7 @@ def _differ(case: Case, group: Group, calls: Calls) -> RuleFinding | None:
 
 def _harmed(case: Case, calls: Calls, position: int) -> list[Wait]:
     """Open waits in a creation from a position on, or in a group that was made there."""
-    trace = case.evidence.trace
+    trace = case.trace
     found = []
     for wait in case.open():
         own = calls.get(wait.process, [])[position:]
@@ -190,7 +189,7 @@ def _went_past(case: Case, group: Group, calls: Calls) -> RuleFinding | None:
             p
             for p in calls
             if p not in here
-            and case.evidence.trace.processes[p].rank in wanted
+            and case.trace.processes[p].rank in wanted
             and (case.clean(p) or _elsewhere(case, p, here))
             and not any(map(before, case.of_process.get(p, ())))
         ]
@@ -236,7 +235,7 @@ def _made_before(
 def _finding(
     case: Case, group: Group, calls: Calls, position: int, odd: list[int], past: Sequence[int] = ()
 ) -> RuleFinding:
-    trace, evidence = case.evidence.trace, case.evidence
+    trace, evidence = case.trace, case.evidence
     here = {p: c[position] for p, c in calls.items() if position < len(c)}
     waits = _harmed(case, calls, position)
     order = sorted(here, key=lambda p: (p not in odd, p))

@@ -18,7 +18,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
 
     A rank that others had been waiting for when it was interrupted broke nothing by that.
     """
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     found = [i for i, end in enumerate(evidence.ends) if end.interrupted]
     if evidence.interrupted_ns is None:
         broke = [p for p in found if not case.witnesses.awaited_before(p)]
@@ -38,7 +38,7 @@ def _stopped(failure: Failure) -> bool:
 
 
 def _finding(case: Case, who: list[int], *, whole: bool) -> RuleFinding:
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     first = min(who, key=lambda p: evidence.ends[p].t_ns)
     texts = (f.text for p in trace.processes for f in filter(_stopped, p.failures))
     torchrun, where = (next(texts, None), None) if whole else (None, evidence.whereabouts(first))
@@ -62,7 +62,7 @@ def _finding(case: Case, who: list[int], *, whole: bool) -> RuleFinding:
 
 def find_orphaned(case: Case) -> Iterator[RuleFinding]:
     """One note per launcher that was seen to be gone, and gave no word of an end."""
-    trace, evidence = case.evidence.trace, case.evidence
+    trace, evidence = case.trace, case.evidence
     for launcher in trace.processes:
         end, gone_ns = evidence.ends[launcher.index], evidence.seen[launcher.index].gone_ns
         if not launcher.is_agent or end.how != SILENT or end.interrupted or not gone_ns:

@@ -150,7 +150,7 @@ class Held:
 
 def words(case: Case, held: Mapping[int, Held]) -> str:
     """What held these processes up, to follow a sentence: empty if nothing did."""
-    trace, parts = case.evidence.trace, []
+    trace, parts = case.trace, []
     for process, one in sorted(held.items()):
         if one.op is None:
             if one.at is not None:

@@ -40,7 +40,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
 
 
 def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     inside = [w for w in case.inside(wait.exchange) if w.late_ns is None]
     who = [w.process for w in inside]
     raised = _swallowed(case, inside, sinks) if wait.kind == COLLECTIVE else []
@@ -249,7 +249,7 @@ def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> list[Op]:
 
 def _alone_there(case: Case, inside: Sequence[Wait], sinks: Sequence[int]) -> bool:
     """Whether fewer wait than are missing, at a line where none was seen before."""
-    evidence, count = case.evidence, case.evidence.trace.count
+    evidence, count = case.evidence, case.trace.count
     who = {wait.process for wait in inside}
     if count(who) >= count(sinks) or any(evidence.longest_ns(wait.op) for wait in inside):
         return False
@@ -299,7 +299,7 @@ def summary(
     """Who never joined, arrived too late or left too early, and who waits for that: all that are
     ``inside``. ``extra``: the calls that these made, and the missing (``sinks``) did not.
     """
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     late, missing = dict(wait.lateness), case.by_rank(sinks)
     waiting, group = [w.process for w in inside], wait.op.call.group
     waited_ns = evidence.waited_ns(w.op for w in inside)

@@ -80,14 +80,11 @@ def _ended(case: Case, wait: Wait) -> bool:
 def _just_complete(case: Case, wait: Wait) -> bool:
     """Whether the last one came so late that it is not known whether it would have moved since."""
     evidence, op = case.evidence, wait.op
-    if wait.kind == COLLECTIVE and wait.stream is not None and op.seq is not None:
-        inside = list(evidence.sample.members(wait.stream, op.seq).values())
-    elif wait.kind == RENDEZVOUS:
+    if wait.kind == RENDEZVOUS:
         found = case.rendezvous.of(op)
         inside = [] if found is None else list(found.ops)
-    elif wait.kind == MESSAGE:
-        partner = evidence.sample.other_end(op)
-        inside = [] if partner is None else [partner]
+    elif wait.kind in (COLLECTIVE, MESSAGE):
+        inside = evidence.sample.partners(op) + [op] * (wait.kind == COLLECTIVE)
     else:  # agents may wait in a rendezvous of nodes, with others who came there
         inside = [a.op for a in case.agents.waiting if a.process in wait.arrived]
     if wait.process in evidence.timeless:
@@ -118,7 +115,7 @@ def host_is_ahead(case: Case, wait: Wait, members: Iterable[int]) -> bool:
 
 
 def _finding(case: Case, wait: Wait) -> RuleFinding:
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     inside = [
         w
         for w in case.open()
@@ -199,7 +196,7 @@ def _held_by_graphs(case: Case, wait: Wait) -> bool:
 
 def _apart(case: Case, waits: Sequence[Wait]) -> RuleFinding:
     """Waits at different places, of which it is not known whether they are for one another."""
-    trace, who = case.evidence.trace, [w.process for w in waits]
+    trace, who = case.trace, [w.process for w in waits]
     alike = together(
         (f"{sentences.called(w.op)} at {sentences.line(w.op)}", w.process) for w in waits
     )
@@ -237,7 +234,7 @@ def _open(case: Case, wait: Wait) -> str | None:
 
 def _unanswered(case: Case, wait: Wait) -> RuleFinding:
     """A store's server does not answer, since its process does not run."""
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     inside = case.inside(wait.exchange)
     who = list(dict.fromkeys(w.process for w in inside))
     (server,) = wait.targets
@@ -266,7 +263,7 @@ def summary(
     case: Case, wait: Wait, inside: Sequence[Wait], still: Sequence[int], open_: str | None
 ) -> str:
     """``still``: members that stopped running; ``open_``: what the evidence lacks."""
-    trace, who = case.evidence.trace, [w.process for w in inside]
+    trace, who = case.trace, [w.process for w in inside]
     name = sentences.operation(trace, wait.op)
     what = name if wait.kind == OTHER or open_ == "members" else "it"
     been = _been_in(case, what, wait, inside)
@@ -294,7 +291,7 @@ def summary(
 
 def _been_in(case: Case, what: str, wait: Wait, inside: Sequence[Wait]) -> str:
     op, who = wait.op, [w.process for w in inside]
-    subject = sentences.processes(case.evidence.trace, who, within=op.call.group)
+    subject = sentences.processes(case.trace, who, within=op.call.group)
     at, waited_ns = sentences.line(op), case.evidence.waited_ns(w.op for w in inside)
     if waited_ns is None:
         return f"{subject} {'were' if len(who) > 1 else 'was'} in {what} at {at}"
@@ -339,7 +336,7 @@ def around(case: Case, wait: Wait, members: Iterable[int]) -> list[tuple[int, Tr
     """By the process in whose journal it stands; devices first, then links. Of the hosts of
     ``members`` only, and nothing of devices where the operation is on none.
     """
-    processes = case.evidence.trace.processes
+    processes = case.trace.processes
     hosts = {processes[p].clock for p in members}
     since_ns = wait.op.begin_ns - BEFORE_NS
     found = [

@@ -33,7 +33,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
             index = None if group is None else group.index
             found.setdefault(index, {})[process] = rank
     for index, named in found.items():
-        group = None if index is None else case.evidence.trace.groups[index]
+        group = None if index is None else case.trace.groups[index]
         yield _finding(case, group, dict(sorted(named.items())))
     for wait in case.oldest():
         finding = _inherited(case, wait)
@@ -43,7 +43,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
 
 def _inherited(case: Case, wait: Wait) -> RuleFinding | None:
     """A forked child that calls in a group of its parent's: its copy is connected to none."""
-    evidence, trace, call = case.evidence, case.evidence.trace, wait.op.call
+    evidence, trace, call = case.evidence, case.trace, wait.op.call
     parent = trace.parent_of(trace.processes[wait.process])
     if call.group is None or call.group_rank is not None or parent is None or not case.old(wait):
         return None
@@ -71,20 +71,19 @@ def _named(case: Case, process: int, text: str) -> int | None:
     if match:
         number = whole(match[1].removeprefix("-"))
         return number if number is None or match[1][0] != "-" else -number
-    return case.evidence.trace.processes[process].rank if _ITSELF.search(text) else None
+    return case.trace.processes[process].rank if _ITSELF.search(text) else None
 
 
 def _group(case: Case, process: int, rank: int) -> Group | None:
     """The group of the failed call: its own record's, else the last used without that rank."""
-    trace = case.evidence.trace
     last = case.last(process)
     if last is not None and last.call.group is not None:
-        group = trace.groups[last.call.group]
+        group = case.trace.groups[last.call.group]
         if rank not in (group.ranks or ()):
             return group
     mine = [
         g
-        for g in trace.groups
+        for g in case.trace.groups
         if any(m.process == process for m in g.members) and rank not in (g.ranks or (rank,))
     ]
     return mine[0] if len(mine) == 1 else None
@@ -92,7 +91,7 @@ def _group(case: Case, process: int, rank: int) -> Group | None:
 
 def _finding(case: Case, group: Group | None, named: dict[int, int]) -> RuleFinding:
     """``named`` maps processes, in order, to the rank that each of them named."""
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     processes = list(named)
     where = {process: evidence.whereabouts(process) for process in processes}
     operations = {process: _operation(case, process) for process in processes}
@@ -127,7 +126,7 @@ def _finding(case: Case, group: Group | None, named: dict[int, int]) -> RuleFind
 
 def _may_mean_another(case: Case, process: int, rank: int) -> bool:
     """Whether a number that is a process's own rank would be another member's as a group rank."""
-    trace = case.evidence.trace
+    trace = case.trace
     groups = (trace.groups[group].ranks for group in trace.groups_by_process.get(process, ()))
     return any(ranks and rank < len(ranks) and ranks[rank] != rank for ranks in groups)
 

@@ -50,7 +50,7 @@ def stopped_hint(case: Case, processes: Sequence[int]) -> str | None:
     ends = [case.evidence.ends[process] for process in processes]
     if not ends or any(end.held != STOPPED for end in ends):
         return None
-    of_all = case.evidence.trace.processes
+    of_all = case.trace.processes
     pids = " ".join(str(of_all[p].pid) for p in case.by_rank(processes))
     go_on = f"; unless a debugger has it, `kill -CONT {pids}` on its host lets it go on"
     if len(processes) > 1:
@@ -65,7 +65,7 @@ def stopped_hint(case: Case, processes: Sequence[int]) -> str | None:
 
 def failed_threads(case: Case, process: int) -> Iterator[Failure]:
     """Exceptions that ended threads of a process whose main thread may wait for them."""
-    return (f for f in case.evidence.trace.processes[process].failures if f.thread)
+    return (f for f in case.trace.processes[process].failures if f.thread)
 
 
 def locations(case: Case, processes: Iterable[int]) -> tuple[CodeLocation, ...]:
@@ -78,7 +78,7 @@ def settles(case: Case, sinks: Sequence[int], *, early: bool) -> tuple[str, ...]
     """What would make certain who does not come: whether it lived, or a longer wait."""
     silent = mute(case, sinks)
     if silent:
-        who = sentences.processes(case.evidence.trace, silent)
+        who = sentences.processes(case.trace, silent)
         return (f"see whether {who} still lived then (the host's log, dmesg)",)
     return (EARLY,) if early else ()
 
@@ -126,7 +126,7 @@ def where(
     clauses = []
     for who in alike.values():
         many = len(who) > 1
-        subject = sentences.processes(case.evidence.trace, who)
+        subject = sentences.processes(case.trace, who)
         if named and len(alike) == 1:
             subject = "they" if many else "it"
         clauses.append(f"{subject} {at(who[0], many=many)}")
@@ -134,7 +134,7 @@ def where(
 
 
 def _doing(case: Case, process: int, since_ns: int | None, wait: Wait | None, *, many: bool) -> str:
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     end = evidence.ends[process]
     are, at = "are" if many else "is", ""
     if end.over and end.how != SILENT:
@@ -197,7 +197,7 @@ OF_TIME = OF_ABSENCE | {"deadlock"}
 
 def without_gradients(case: Case, finding: RuleFinding, inside: Iterable[Op]) -> RuleFinding:
     """The finding, where DDP reduces in ``inside`` what another rank had no gradients of."""
-    trace, lacking = case.evidence.trace, dict[int, Unreduced]()
+    trace, lacking = case.trace, dict[int, Unreduced]()
 
     def reduces(op: Op) -> bool:
         of = op.call.origin, op.call.op, trace.group_id(op.call)
@@ -231,7 +231,7 @@ def without_gradients(case: Case, finding: RuleFinding, inside: Iterable[Op]) ->
 def tempered(case: Case, finding: RuleFinding) -> RuleFinding | None:
     """The finding as far as the evidence bears it; None where it bears nothing of it."""
     concerned = {*finding.culprits, *finding.waiting, *finding.scope.roots, *finding.scope.members}
-    of = [p for p in concerned if case.evidence.trace.processes[p].source != JOURNAL]
+    of = [p for p in concerned if case.trace.processes[p].source != JOURNAL]
     if not of:
         return finding
     if finding.kind in OF_ENDS and not case.knows("ends", of):
@@ -262,7 +262,7 @@ def tempered(case: Case, finding: RuleFinding) -> RuleFinding | None:
 
 def worded(case: Case, finding: RuleFinding) -> RuleFinding:
     """The finding in the words of what was read: where no journal was, none is spoken of."""
-    if any(process.source == JOURNAL for process in case.evidence.trace.processes):
+    if any(process.source == JOURNAL for process in case.trace.processes):
         return finding
     hint = finding.hint and finding.hint.replace("journals", "files")
     settles = tuple(one.replace("journals", "files") for one in finding.settles)
@@ -272,9 +272,8 @@ def worded(case: Case, finding: RuleFinding) -> RuleFinding:
 
 def _others_away(case: Case) -> bool:
     """Whether more than one rank that was dumped is in nothing recorded, or may be."""
-    trace = case.evidence.trace
-    dumped = [p.index for p in trace.processes if p.source == DUMPED]
-    away = [*filter(case.outside, dumped), *(g.name for g in trace.groups if g.missing)]
+    dumped = [p.index for p in case.trace.processes if p.source == DUMPED]
+    away = [*filter(case.outside, dumped), *(g.name for g in case.trace.groups if g.missing)]
     return bool(dumped) and len(away) > 1
 
 
@@ -297,7 +296,7 @@ def what_stays_open(case: Case, findings: Sequence[RuleFinding]) -> tuple[str, .
     noted = {p for f in findings if f.severity == NOTE for p in f.waiting}
     if (waiting | noted) & case.evidence.timeless:
         return (TIMELESS,)
-    processes = case.evidence.trace.processes
+    processes = case.trace.processes
     if any(finding.severity != NOTE for finding in findings):
         return ()
     sources = {p.source for p in processes if p.source == "log" or "since" in p.lacks}

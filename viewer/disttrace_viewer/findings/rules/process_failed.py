@@ -68,15 +68,14 @@ def counts(case: Case, process: int) -> bool:
     """An agent fails because its workers did, a parent because its children did; and an agent to
     which something sent a signal (Ctrl-C, scancel) raises an exception of its own for it.
     """
-    trace = case.evidence.trace
-    mine = trace.processes[process]
+    mine = case.trace.processes[process]
     failure = case.evidence.ends[process].failure
     if mine.is_agent and failure is not None and failure.type == STOPPED_AGENT:
         return False
     return not any(
         case.evidence.ends[c].how in (OWN, CASCADE, SILENT)
         and case.evidence.ends[c].t_ns <= case.evidence.ends[process].t_ns
-        for c in trace.children.get(mine.id, ())
+        for c in case.trace.children.get(mine.id, ())
     )
 
 
@@ -150,10 +149,9 @@ def _gone(case: Case) -> list[int]:
 
 def _singled_out(case: Case, process: int) -> bool:
     """Whether its launcher ended it alone, and all others, with journals, broke by its loss."""
-    trace = case.evidence.trace
-    workers = sum(p.is_rank for p in trace.processes)
-    workers += len(trace.elsewhere)
-    size = max((group.size or 0 for group in trace.groups if group.default), default=0)
+    workers = sum(p.is_rank for p in case.trace.processes)
+    workers += len(case.trace.elsewhere)
+    size = max((group.size or 0 for group in case.trace.groups if group.default), default=0)
     return workers >= size and case.witnesses.noticed(process)
 
 
@@ -188,7 +186,7 @@ def _died(case: Case, process: int, silent: Set[int]) -> bool:
 
 def _after_its_launcher(case: Case, process: int) -> bool:
     """Whether its launcher was gone without a word when it was seen to be gone, or soon after."""
-    trace, seen = case.evidence.trace, case.evidence.seen
+    trace, seen = case.trace, case.evidence.seen
     launcher = trace.parent_of(trace.processes[process])
     if launcher is None or not launcher.is_agent:
         return False
@@ -200,7 +198,7 @@ def _after_its_launcher(case: Case, process: int) -> bool:
 
 def _finding(case: Case, alike: list[int]) -> RuleFinding:
     """``alike``: in the order in which they failed."""
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     end, last = evidence.ends[alike[0]], case.last(alike[0])
     sure = all(_surely_over(case, process, {*alike}) for process in alike)
     odd = _odd_models(case, alike)
@@ -259,7 +257,7 @@ def _odd_models(case: Case, alike: list[int]) -> tuple[int, ...] | None:
         one, has, two, other = map(int, found.groups())
         counts |= {one: has, two: other}
     odd = minority(counts, len(counts))
-    return tuple(p for p in alike if case.evidence.trace.processes[p].rank in odd)
+    return tuple(p for p in alike if case.trace.processes[p].rank in odd)
 
 
 def _parameters(
@@ -277,7 +275,7 @@ def _parameters(
     for p, (lacking, beyond) in apart.items():
         parts = [f"lacks {parameters(lacking)}"] * bool(lacking)
         parts += [f"has {parameters(beyond)} beside the others'"] * bool(beyond)
-        label = case.evidence.trace.processes[p].label
+        label = case.trace.processes[p].label
         received.append(f"The model of {label} {' and '.join(parts)}.")
     return tuple((p, (*lacking, *beyond)) for p, (lacking, beyond) in apart.items()), received
 
@@ -312,7 +310,7 @@ def summary(case: Case, who: Sequence[int], ending: Op | None, *, surely: bool, 
     """``Rank 1 failed first: ValueError: no data (fail.py:5)``. ``first``: others ran too, and none
     of them had failed by then; ``ending``: what it called at its end, and is in.
     """
-    trace, end, many = case.evidence.trace, end_of(case.evidence, who[0]), len(who) > 1
+    trace, end, many = case.trace, end_of(case.evidence, who[0]), len(who) > 1
     where, last = case.evidence.whereabouts(who[0]), case.last(who[0])
     on = f"; {'they live' if many else 'it lives'} on, for another thread still runs" * end.lingers
     if ending is not None:

@@ -134,14 +134,13 @@ def _finding(
 
 def _unseen(case: Case, wait: Wait) -> Mapping[int, Unseen]:
     """What launchers know of the ranks that are absent."""
-    trace = case.evidence.trace
-    attempt, unseen = trace.processes[wait.process].attempt, unseen_of(trace)
+    attempt, unseen = case.trace.processes[wait.process].attempt, unseen_of(case.trace)
     return {r: one for r in wait.absent if (one := unseen.get((attempt, r))) is not None}
 
 
 def _world_size(case: Case, wait: Wait) -> int | None:
     """The job's, where a store is made for more clients than that."""
-    size = case.evidence.trace.processes[wait.process].world_size
+    size = case.trace.processes[wait.process].world_size
     beyond = size is not None and bool(wait.absent) and min(wait.absent) >= size
     return size if beyond and wait.op.call.op == "TCPStore" else None
 
@@ -180,7 +179,7 @@ def summary(
     """Who waits where (``same``), who has arrived, and who has not. ``start``: the others may still
     be on their way.
     """
-    trace, rendezvous, top = case.evidence.trace, _of(case, wait), case.evidence.top(wait.op)
+    trace, rendezvous, top = case.trace, _of(case, wait), case.evidence.top(wait.op)
     arrived, expected = rendezvous.arrived, rendezvous.expected
     lasting = sentences.span(max(case.evidence.age_ns(w.op) for w in same))
     text = _missing(case, wait, sinks)
@@ -217,7 +216,7 @@ def _apart(trace: JobTrace, *stores: Store) -> str:
 
 
 def _missing(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
-    trace, late, parts = case.evidence.trace, dict(wait.lateness), []
+    trace, late, parts = case.trace, dict(wait.lateness), []
     missing = case.by_rank(sinks)
     came = [p for p in missing if p in late]
     never = [p for p in missing if p not in late]
@@ -302,7 +301,7 @@ def _nodes_summary(
     case: Case, attempt: Attempt, same: Sequence[Wait], late: Sequence[Attempt]
 ) -> str:
     """Who waits where, how many came, and what is known of the others, the ``late`` too."""
-    trace, who = case.evidence.trace, [one.process for one in case.agents.arrived(attempt)]
+    trace, who = case.trace, [one.process for one in case.agents.arrived(attempt)]
     name = "" if attempt.run in (None, UNNAMED) else f" {attempt.run!r}"
     came = f"{len(who)} of {attempt.least or '?'} nodes came"
     lasting = sentences.span(max(case.evidence.age_ns(w.op) for w in same))
@@ -315,7 +314,7 @@ def _nodes_summary(
 
 def _missing_nodes(case: Case, attempt: Attempt, late: Sequence[Attempt]) -> Iterator[str]:
     """Who is missing, as far as that is known, and what these nodes do not agree on."""
-    trace, arrived = case.evidence.trace, case.agents.arrived(attempt)
+    trace, arrived = case.trace, case.agents.arrived(attempt)
     elsewhere = case.agents.elsewhere(attempt)
     for one in late:
         agent = _agents(trace, [one.process])

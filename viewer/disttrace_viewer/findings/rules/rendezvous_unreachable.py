@@ -41,7 +41,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
 
 
 def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> RuleFinding:
-    trace, evidence = case.evidence.trace, case.evidence
+    trace, evidence = case.trace, case.evidence
     who = [op.process for op, _ in clients]
     op, store = clients[0]
     job = trace.processes[op.process].job
@@ -85,12 +85,11 @@ def _blame(
     case: Case, clients: Sequence[tuple[Op, Store]], listeners: Sequence[tuple[Op, Store]]
 ) -> tuple[list[int], list[int], str, bool]:
     """Culprits, ranks without a process, the clause that show it, and whether that is sure."""
-    trace = case.evidence.trace
     before = [o for o, s in listeners if address(case, s) == address(case, clients[0][1])]
     if before:
         last = before[-1].process
         how = ended(end_of(case.evidence, last))
-        return [], [], f"{trace.processes[last].label} listened there before and {how}", True
+        return [], [], f"{case.trace.processes[last].label} listened there before and {how}", True
     elsewhere = _where_others_are(case, clients, listeners)
     if elsewhere is not None:
         op, store, there = elsewhere
@@ -101,11 +100,11 @@ def _blame(
         elif here > len(there):
             culprits, dialled = [op.process], ", where nobody else dials"
         at = f"{store.host}:{store.port}{dialled}"
-        return culprits, [], f"{trace.processes[op.process].label} listens at {at}", True
-    job = trace.processes[clients[0][0].process].job
-    if all(trace.processes[op.process].is_agent for op, _ in clients):
+        return culprits, [], f"{case.trace.processes[op.process].label} listens at {at}", True
+    job = case.trace.processes[clients[0][0].process].job
+    if all(case.trace.processes[op.process].is_agent for op, _ in clients):
         return [], [], NO_AGENT, False
-    zero = [p for p in trace.processes if p.rank == 0 and p.job == job]
+    zero = [p for p in case.trace.processes if p.rank == 0 and p.job == job]
     made = _newest(case).get(zero[0].index) if zero else None
     if made is not None and made[0].status != "ok" and not made[1].server:
         own = made[1]

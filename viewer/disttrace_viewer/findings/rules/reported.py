@@ -32,7 +32,7 @@ Ranks = Sequence[int]
 
 def find(case: Case) -> Iterator[RuleFinding]:
     """One finding per kind of line; what the job reported itself comes first."""
-    processes = case.evidence.trace.processes
+    processes = case.trace.processes
     of_kind = together((row["kind"], row) for one in processes for row in one.reports)
     for kind, make in _MAKERS.items():
         if kind in of_kind:
@@ -43,7 +43,7 @@ def _found(
     case: Case, kind: str, summary: str, *, ranks: Ranks = (), waiting: Ranks = (), **more: Any
 ) -> RuleFinding:
     """A finding that blames ``ranks``; it explains what ``waiting`` wait for, and their ends."""
-    index = {p.rank: p.index for p in case.evidence.trace.processes if p.rank is not None}
+    index = {p.rank: p.index for p in case.trace.processes if p.rank is not None}
     return RuleFinding(
         kind,
         summary,
@@ -93,7 +93,7 @@ def _absent(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """Ranks that an error names as missing."""
     for op in dict.fromkeys(row["op"] for row in rows):
         ranks = sorted({rank for row in rows if row["op"] == op for rank in row["ranks"]})
-        seen = [p.rank for p in case.evidence.trace.processes if p.rank not in (None, *ranks)]
+        seen = [p.rank for p in case.trace.processes if p.rank not in (None, *ranks)]
         summary = (
             f"{sentences.capital(sentences.ranks(ranks))} did not come to {op}: the error of"
             f" another rank names {'it' if len(ranks) == 1 else 'them'}."
@@ -323,7 +323,7 @@ def _no_grad(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     for one in rows:
         summary = f"Rank {one['rank']} had no gradient of these parameters: {one['names']}."
         failed = any(
-            end.failure is not None and case.evidence.trace.processes[i].rank == one["rank"]
+            end.failure is not None and case.trace.processes[i].rank == one["rank"]
             for i, end in enumerate(case.evidence.ends)
         )
         yield _found(
@@ -333,7 +333,7 @@ def _no_grad(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
 
 
 def _all(case: Case) -> list[int]:
-    return [p.rank for p in case.evidence.trace.processes if p.rank is not None]
+    return [p.rank for p in case.trace.processes if p.rank is not None]
 
 
 _MAKERS: dict[str, Callable[[Case, Sequence[Report]], Iterator[RuleFinding]]] = {

@@ -89,7 +89,7 @@ def _joined(case: Case, wait: Wait) -> bool:
 
 
 def _finding(case: Case, wait: Wait) -> RuleFinding:
-    evidence, trace, setters = case.evidence, case.evidence.trace, case.setters
+    evidence, trace, setters = case.evidence, case.trace, case.setters
     assert isinstance(wait.exchange, tuple)
     place, *unset = wait.exchange[1:]
     key = (str(place), str(unset[0]))
@@ -207,7 +207,7 @@ def _became(
     """What became of a key that is not set, and what to look for, if that tells it. ``apart``: the
     other store in which it was set, and by which; ``closest``: the nearest key that was set.
     """
-    setters, processes = case.setters, case.evidence.trace.processes
+    setters, processes = case.setters, case.trace.processes
     if apart is not None:
         store, label = apart[0], processes[apart[1]].label
         hint = (
@@ -225,7 +225,7 @@ def _became(
             " the rank, a push that was left out."
         )
         return f"all that was pushed ({pushed:,}, first by {first}) was popped ({popped:,})", hint
-    deleted, first_set = setters.deleted.get(key), setters.set_by(key)
+    deleted, first_set = setters.deleted.get(key), setters.set_by.get(key)
     if deleted is None or first_set is None:
         return f"it was deleted after {first} had set it", None
     by, at = processes[deleted.process].label, sentences.line(deleted)
@@ -267,7 +267,7 @@ def _in_another(
     case: Case, waiter: int, place: object, key: str, known: Mapping[Key, int]
 ) -> tuple[str, int] | None:
     """Another store in which this very key was set in the same attempt, and by which."""
-    trace = case.evidence.trace
+    trace = case.trace
     for (where, name), process in known.items():
         other = trace.place_by_id.get(where or "")
         same = trace.processes[process].attempt == trace.processes[waiter].attempt
@@ -302,7 +302,7 @@ def _near(case: Case, op: Op, wanted: Key) -> tuple[str, int] | None:
     setters, (place, key) = case.setters, wanted
     by_lead: dict[str, dict[str, int]] = {}
     for (where, k), process in setters.first.items():
-        setter = setters.set_by((where, k)) if where == place else None
+        setter = setters.set_by.get((where, k)) if where == place else None
         if setter is not None and not setters.of_torch(setter):
             by_lead.setdefault(_shared(case, op, setter), {})[k] = process
     numbers = NUMBER.findall(key)
@@ -323,7 +323,7 @@ def _near(case: Case, op: Op, wanted: Key) -> tuple[str, int] | None:
 
 def _shared(case: Case, one: Op, two: Op) -> str:
     """The prefixes with which the stores of two operations begin alike, as in front of a key."""
-    stores = (case.evidence.trace.store_of(op.call) for op in (one, two))
+    stores = (case.trace.store_of(op.call) for op in (one, two))
     chains = (() if store is None else store.prefix for store in stores)
     same = itertools.takewhile(lambda parts: parts[0] == parts[1], zip(*chains, strict=False))
     return lead_of(part for part, _ in same)

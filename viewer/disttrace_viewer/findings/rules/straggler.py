@@ -26,7 +26,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
     for late in case.past.late():
         worth = late.median_ns >= max(WARN_NS, 2 * late.error_ns)
         if worth and late.process not in idle and not _idle(late):
-            yield _finding(case.evidence.trace, late)
+            yield _finding(case.trace, late)
 
 
 def _idle(late: Late) -> bool:
@@ -84,7 +84,7 @@ def find_unwaited(case: Case) -> Iterator[RuleFinding]:
             kind="unwaited_work",
             severity=NOTE,
             because=(sentences.KEPT,),
-            summary=f"{sentences.subject(case.evidence.trace, found.processes)} never waited for"
+            summary=f"{sentences.subject(case.trace, found.processes)} never waited for"
             f" {op.call.op} at {sentences.line(op)}{again}, and dropped the Work.",
             hint="Keep the Work and wait for it before the tensors are used or freed.",
             culprits=found.processes,

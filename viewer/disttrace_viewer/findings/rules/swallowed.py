@@ -28,7 +28,7 @@ def find(case: Case, process: int, others: Sequence[Op], instead: Op | None) -> 
     """
     for op in _raised(case, process):
         if instead is None:
-            failures = case.evidence.trace.processes[op.process].failures
+            failures = case.trace.processes[op.process].failures
             went_on = not any(op.error in failure.chain for failure in failures)
         else:
             went_on = op.thread == instead.thread and (op.end_ns or 0) <= instead.begin_ns
@@ -55,7 +55,7 @@ def with_raised(
     """A finding with the calls without which those which it is about went on; ``lead``: when."""
     if not raised:
         return finding
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
 
     def call(op: Op) -> str:
         return f"{op.call.op}{sentences.inside(evidence.within(op))} ({sentences.line(op)})"

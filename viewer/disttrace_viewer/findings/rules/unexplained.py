@@ -21,9 +21,8 @@ from disttrace_viewer.wording.sentences import NOTHING_ELSE, ended
 
 def find(case: Case) -> Iterator[RuleFinding]:
     """One finding per attempt in which something failed and nothing else was found."""
-    trace = case.evidence.trace
     reported = {
-        trace.processes[p].attempt
+        case.trace.processes[p].attempt
         for f in case.findings
         if f.severity == ERROR
         for p in (*f.culprits, *f.waiting, *f.scope.roots, *f.scope.members)
@@ -33,7 +32,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
     left = together(
         (attempt, process)
         for process, end in enumerate(case.evidence.ends)
-        if (attempt := trace.processes[process].attempt) not in reported
+        if (attempt := case.trace.processes[process].attempt) not in reported
         and end.how in (OWN, CASCADE)
         and process not in case.ends
         and process_failed.counts(case, process)  # and does not only report its children's end
@@ -84,7 +83,7 @@ def _left(case: Case, broken: Sequence[Op]) -> list[Op]:
 
 def _ended_server(case: Case, failed: list[int]) -> int | None:
     """The process that served the failed ones' store and ended well before they failed."""
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     first = min(evidence.ends[p].t_ns for p in failed)
     for place in trace.places:
         server = place.server
@@ -105,7 +104,7 @@ def summary(
     ``left``: what others did not wait for before they ended; ``gave_up``: no connection broke, but
     a time-out was over.
     """
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     alike = together((ended(end_of(evidence, process)), process) for process in failed)
     text = "; ".join(
         f"{sentences.processes(trace, who)} {ended(end_of(evidence, who[0]), many=len(who) > 1)}"

@@ -68,7 +68,7 @@ def _other_tag(case: Case, wait: Wait) -> Op | None:
     if tag is None or not wait.targets:
         return None
     other = "recv" if call.op == "send" else "send"
-    size = case.evidence.trace.groups[call.group or 0].size or 0
+    size = case.trace.groups[call.group or 0].size or 0
     for peer in range(size) if op.peer is None else (op.peer,):
         ends = (peer, call.group_rank) if other == "send" else (call.group_rank, peer)
         for theirs in sample.tags.get((other, call.group, *ends), ()):
@@ -81,7 +81,7 @@ def _other_tag(case: Case, wait: Wait) -> Op | None:
 
 
 def _facing(case: Case, wait: Wait, other: Op) -> RuleFinding:
-    trace, both = case.evidence.trace, {wait.process, other.process}
+    trace, both = case.trace, {wait.process, other.process}
     send, receive = sorted([wait.op, other], key=lambda op: op.call.op == "recv")
     blocked = {w.op.id for w in case.of_process.get(other.process, ())}
     return RuleFinding(
@@ -144,7 +144,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
 
 def summary(case: Case, wait: Wait, others: Sequence[int], held: Mapping[int, Held]) -> str:
     """``others`` should have posted the other end; the late ones were ``held`` up."""
-    op, trace, waited_ns = wait.op, case.evidence.trace, case.evidence.waited_ns([wait.op])
+    op, trace, waited_ns = wait.op, case.trace, case.evidence.waited_ns([wait.op])
     verb = "send" if op.call.op == "recv" else "receive"
     waited = "waited" if op.error is not None else "has been waiting"
     who = sentences.processes(trace, others)
@@ -195,10 +195,9 @@ def possible(case: Case, wait: Wait) -> bool:
         return False
     if wait.kind != COLLECTIVE:
         return wait.kind == MESSAGE
-    trace = case.evidence.trace
     return any(
-        group != wait.op.call.group and (trace.groups[group].size or 2) > 1
-        for group in trace.groups_by_process.get(wait.process, ())
+        group != wait.op.call.group and (case.trace.groups[group].size or 2) > 1
+        for group in case.trace.groups_by_process.get(wait.process, ())
     )
 
 

@@ -65,7 +65,7 @@ def eased(case: Case, finding: RuleFinding) -> RuleFinding:
         kind=KIND,
         severity=NOTE,
         because=(),
-        summary=summary(case.evidence.trace, source, at, waits, closing=closing),
+        summary=summary(case.trace, source, at, waits, closing=closing),
         hint=None,
         culprits=(),
         waiting=tuple(dict.fromkeys(w.process for w in waits)),
@@ -103,7 +103,7 @@ def _server(case: Case, waits: Sequence[Wait]) -> int | None:
     if len(away) != 1 or any(w.kind != COLLECTIVE or w.absent or _usual(case, w) for w in waits):
         return None
     (process,) = away
-    idle = [s.t_ns for s in case.evidence.trace.processes[process].samples if for_input(s.stack)]
+    idle = [s.t_ns for s in case.trace.processes[process].samples if for_input(s.stack)]
     served = any(
         op.call.root is not None
         and op.call.root == op.call.group_rank
@@ -119,7 +119,7 @@ def _at_clients(case: Case, process: int) -> StackSample | None:
     stands = case.evidence.samples.get(process)
     if stands is None:
         return None
-    threads = case.evidence.trace.processes[process].latest_samples.values()
+    threads = case.trace.processes[process].latest_samples.values()
     joins = any(one.function == "join" for one in stands.stack[:4])
     connected = [s for s in (threads if joins else [stands]) if for_input(s.stack)]
     return stands if any(_of_connection(s.stack[0]) for s in connected) else None
@@ -150,7 +150,7 @@ def _may_come(case: Case, process: int) -> bool:
 
 def _usual(case: Case, wait: Wait) -> bool:
     """Whether it came through this very line before."""
-    trace, here = case.evidence.trace, site(wait.op.call)
+    trace, here = case.trace, site(wait.op.call)
     return any(
         process == wait.process and site(trace.call(call)) == here
         for process, call in case.evidence.sample.longest

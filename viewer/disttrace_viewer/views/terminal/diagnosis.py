@@ -80,9 +80,7 @@ def announced(case: Case, findings: Sequence[RuleFinding]) -> list[str]:
 
 def _by_log(case: Case) -> bool:
     """Whether a log that was read holds what the job announced: then it comes first."""
-    return any(
-        row["kind"] == "said" for one in case.evidence.trace.processes for row in one.reports
-    )
+    return any(row["kind"] == "said" for one in case.trace.processes for row in one.reports)
 
 
 def _clock(at: float) -> str:
@@ -146,7 +144,7 @@ def _caveats(case: Case, findings: Sequence[RuleFinding]) -> Iterator[Line]:
         yield Line(TIMES, "  What to do: ", HEAD)
         yield Line("")
         return
-    if not any(one.source == JOURNAL for one in case.evidence.trace.processes):
+    if not any(one.source == JOURNAL for one in case.trace.processes):
         ranks = coverage(case)["missing_ranks"]
         if ranks:
             unknown = f"nothing is known of {sentences.ranks(ranks)}"
@@ -166,7 +164,7 @@ def _caveats(case: Case, findings: Sequence[RuleFinding]) -> Iterator[Line]:
         yield Line(sentence, "  ")
     if len(case.incomplete) > CAVEATS:
         yield Line(f"... and {len(case.incomplete) - CAVEATS} more", "  ")
-    if {problem.kind for problem in case.evidence.trace.problems} != {NEWER}:
+    if {problem.kind for problem in case.trace.problems} != {NEWER}:
         advice = "collect these files again (whole, from all hosts, readable), and ask again."
         yield Line(advice, "  What to do: ", HEAD)
     yield Line("")
@@ -185,7 +183,7 @@ def _verdict_of_health(case: Case) -> Line:
 
 def not_yet(case: Case) -> str | None:
     """Which ranks have been waiting, where that lasts too short a time to be a fault."""
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     if not evidence.live:
         return None
     for wait in case.oldest():
@@ -249,13 +247,12 @@ def where(
     case: Case, findings: Sequence[RuleFinding], found: Sequence[RankPlace], most: int
 ) -> Iterator[Line]:
     """Equal places in a line, culprits first; ``most``: lines."""
-    trace = case.evidence.trace
     if not found:
         return
     waiting = {p for f in findings if f.severity != NOTE for p in f.waiting}
     yield Line("")
     yield Line("Where the ranks are:", style=HEAD)
-    labels = [place.who(trace) for place in found[:most]]
+    labels = [place.who(case.trace) for place in found[:most]]
     room = min(28, max(map(len, labels)))
     for place, label in zip(found, labels, strict=False):
         waits = bool(waiting & set(place.processes))
@@ -275,7 +272,6 @@ def where(
 
 def _stacks(case: Case, findings: Sequence[RuleFinding]) -> Iterator[Line]:
     """Recorded frames, innermost first, of culprits, then of waiting ranks, each stack once."""
-    trace = case.evidence.trace
     guilty = [p for f in findings for p in f.culprits]
     waiting = [w.process for w in case.oldest()] + [p for f in findings for p in f.waiting]
     shown: dict[Stack, list[int]] = {}
@@ -286,7 +282,7 @@ def _stacks(case: Case, findings: Sequence[RuleFinding]) -> Iterator[Line]:
     yield Line("")
     yield Line("Stacks, innermost frame first:" if shown else "No stack was recorded.", style=HEAD)
     for stack, who in list(shown.items())[:STACKS]:
-        yield Line(sentences.processes(trace, who), "  ", WAIT)
+        yield Line(sentences.processes(case.trace, who), "  ", WAIT)
         for one in stack:
             inside = "" if one.function == "<module>" else f" in {one.function}"
             yield Line(f"{one.file}:{one.line}{inside}", "    ", DIM, whole=True)
@@ -310,14 +306,13 @@ def _stack(case: Case, process: int) -> Stack:
 
 def _coverage(case: Case) -> Iterator[Line]:
     found = coverage(case)
-    trace = case.evidence.trace
     count = sum(case.evidence.sample.counts.values())
-    journals, jobs = trace.count(range(len(trace.processes))), len(trace.jobs)
+    journals, jobs = case.trace.count(range(len(case.trace.processes))), len(case.trace.jobs)
     yield Line("")
-    of = sorted({p.source for p in trace.processes} - {JOURNAL})
+    of = sorted({p.source for p in case.trace.processes} - {JOURNAL})
     other = f" ({', '.join(of)})" if of else ""
     count_of = f"{number(count, 'operation')} of {number(jobs, 'job')}"
-    what = "journal" if any(p.source == JOURNAL for p in trace.processes) else "rank"
+    what = "journal" if any(p.source == JOURNAL for p in case.trace.processes) else "rank"
     read = f"{number(journals, what)}{other}, {count_of}"
     yield Line(f"Read: {read}.", style=DIM)
     if found["missing_ranks"]:
@@ -361,7 +356,7 @@ def pages(parts: Sequence[Verdict], *, stacks: bool = False) -> Iterator[Line]:
 
 def _heading(part: Verdict, which: str) -> Line:
     job = job_of(part.case)
-    count = number(len(part.case.evidence.trace.processes), "process", "processes")
+    count = number(len(part.case.trace.processes), "process", "processes")
     return Line(
         f"== Job {job.id}, {which} ({count}, since {clock_time(job.start_ns)}) ==", style=HEAD
     )

@@ -11,6 +11,7 @@ import polars as pl
 from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.process_ends import EXITED, FAILED, KILLED, RUNNING, UNKNOWN
+from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, JobTrace, LaunchedJob, Member, Place, lead_of
@@ -186,10 +187,7 @@ def _problems(trace: JobTrace, names: Names) -> list[str]:
                 f"{names.process(process.index)}: {oldest} were dropped to stay within"
                 " DISTTRACE_MAX_MB."
             )
-    notes: dict[str, list[int]] = {}
-    for process in trace.processes:
-        for note in process.notes:
-            notes.setdefault(note, []).append(process.index)
+    notes = together((note, process.index) for process in trace.processes for note in process.notes)
     found.extend(f"{names.processes(who)}: {text}" for text, who in notes.items())
     return list(dict.fromkeys(found))
 
@@ -289,19 +287,17 @@ def _launches(names: Names, busy: set[int]) -> Iterator[Phase]:
 
 def _group(names: Names, group: Group, made: Mapping[int, Sequence[Operation]]) -> Phase:
     """Who joined by which call, in which store; until the last of them is ready."""
-    joined, begins, ends, by = [], [], [], ""
-    for member in group.members:
-        maker = _maker(member, made.get(member.process, ()))
+    makers = [_maker(member, made.get(member.process, ())) for member in group.members]
+    by = next((_called(names.trace, one) for one in makers if one), None) or group.type or "?"
+    joined, begins, ends = [], [], []
+    for member, maker in zip(group.members, makers, strict=True):
+        begin, end = member.t_ns, member.t_ns
         if maker is not None:
-            by = by or _called(names.trace, maker)
-        begin = maker["begin_ns"] if maker is not None else member.t_ns
-        end = maker["end_ns"] if maker is not None else member.t_ns
+            begin, end = maker["begin_ns"], None if maker["error"] else maker["end_ns"]
         if begin is not None:
             joined.append(member.process)
             begins.append(begin)
-            if end is not None and (maker is None or maker["error"] is None):
-                ends.append(end)
-    by = by or group.type or "?"
+            ends += [] if end is None else [end]
     what = f"{names.processes(joined)} by {by}"
     if group.missing:
         what += f" ({len(joined)} of {len(joined) + len(group.missing)} seen)"

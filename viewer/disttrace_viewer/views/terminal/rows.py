@@ -145,8 +145,8 @@ class Maker:
         text.append(" / ".join(ops) or call.op, _loud(arrived))
         for part in (call.reduce_op, tensors(call.dtypes, call.shapes)):
             text.append(f" {part}" if part else "")
-        root = self.names.root(call)
-        text.append("" if root is None else f" root {root}")
+        if call.root is not None:
+            text.append(f" root {self.names.member(group.index, call.root)}")
         text.append_text(self._within(group.index, arrived[0], within))
         if ops:
             text.append(f" {'operations' if len(ops) > 1 else 'arguments'} differ", WAIT)

@@ -73,45 +73,28 @@ def sequence_of(
 
 def _choose(rows: pl.DataFrame, filters: Filters, origin_ns: int) -> list[Stretch | range]:
     """Spans to show, and ranges of rows that are left out, in order."""
-    count = rows.height
-    if filters.everything and filters.last is None and filters.around is None:
-        return [Stretch(0, count)] if count else []
+    count, kept = rows.height, [(0, rows.height)]
+    unfolded = filters.everything or filters.around is not None
+    spans = [Stretch(0, count)] if unfolded else fold(rows)
     if filters.around is not None:
-        when = parse_time(filters.around, origin_ns)
-        middle = int(rows["first_ns"].search_sorted(when))
+        middle = int(rows["first_ns"].search_sorted(parse_time(filters.around, origin_ns)))
         half = (filters.last or AROUND) // 2
-        return _cut(
-            [Stretch(0, count)], max(0, middle - half), min(count, middle + half + 1), count
-        )
-    spans = [Stretch(0, count)] if filters.everything else fold(rows)
-    if filters.last is not None:
-        return _cut(spans, _from_end(spans, filters.last), count, count)
-    if sum(span.shown for span in spans) <= HEAD + TAIL:
-        return list(spans)
-    tail = _from_end(spans, TAIL)
-    head = min(tail, _from_start(spans, HEAD))
-    kept = rows["unusual"].slice(head, tail - head).arg_true().to_list()
-    between = _sparse(head, tail, [head + row for row in kept[:TAIL]])
-    return [*_inside(spans, 0, head), *between, *_inside(spans, tail, count)]
-
-
-def _sparse(start: int, stop: int, rows: Sequence[int]) -> list[Stretch | range]:
-    """Unusual rows in a long gap are shown all the same."""
+        kept = [(max(0, middle - half), min(count, middle + half + 1))]
+    elif filters.last is not None:
+        kept = [(_from_end(spans, filters.last), count)]
+    elif not filters.everything and sum(span.shown for span in spans) > HEAD + TAIL:
+        tail = _from_end(spans, TAIL)
+        head = min(tail, _from_start(spans, HEAD))
+        # Unusual rows in a long gap are shown all the same.
+        unusual = rows["unusual"].slice(head, tail - head).arg_true().to_list()[:TAIL]
+        kept = [(0, head), *((head + row, head + row + 1) for row in unusual), (tail, count)]
     found: list[Stretch | range] = []
-    for row in rows:
-        if row > start:
-            found.append(range(start, row))
-        found.append(Stretch(row, row + 1))
-        start = row + 1
-    if stop > start:
-        found.append(range(start, stop))
+    done = 0
+    for start, stop in (*kept, (count, count)):
+        found += [range(done, start)] if start > done else []
+        found += _inside(spans, start, stop)
+        done = stop
     return found
-
-
-def _cut(spans: Sequence[Stretch], start: int, stop: int, count: int) -> list[Stretch | range]:
-    before = [range(start)] if start else []
-    after = [range(stop, count)] if stop < count else []
-    return [*before, *_inside(spans, start, stop), *after]
 
 
 def _inside(spans: Sequence[Stretch], start: int, stop: int) -> list[Stretch]:

@@ -162,7 +162,7 @@ def snapshot_of(
     case: Case, findings: Sequence[RuleFinding], activity: Shares, others: Sequence[Other] = ()
 ) -> Snapshot:
     """The snapshot at the instant at which the case stops: now, while a process lives here."""
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence, trace = case.evidence, case.trace
     states = {end.state for end in evidence.ends}
     serious = [finding for finding in findings if finding.severity != NOTE]
     activity = _with_absence(serious, activity, [p.id for p in trace.processes])

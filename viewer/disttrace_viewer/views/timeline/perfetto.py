@@ -400,13 +400,12 @@ def _counters(trace: JobTrace, exchanges: Exchanges, us: Clock) -> Iterator[byte
 
 def _findings(case: Case, findings: tuple[RuleFinding, ...], us: Clock) -> Iterator[Event]:
     """Each finding once in full above everything, and by its kind on the ranks that it concerns."""
-    trace = case.evidence.trace
-    own = len(trace.processes)
+    own = len(case.trace.processes)
     if findings:
         yield _meta("process_name", own, name="findings")
         yield _meta("process_sort_index", own, sort_index=-2)
     for found in findings:
-        at = us(found.at_ns or trace.end_ns)
+        at = us(found.at_ns or case.trace.end_ns)
         values = as_values(case, found)
         args = {name: value for name, value in values.items() if value not in (None, [])}
         yield _instant(f"{found.kind}: {found.summary}", found.severity, at, own, **args)
