@@ -61,7 +61,7 @@ def test_those_at_one_place_share_a_clause() -> None:
     )  # fmt: skip
     idle = lambda *_: None  # noqa: E731
     case: Any = SimpleNamespace(
-        evidence=evidence, trace=evidence.trace, by_rank=list, at_work=idle, last=idle
+        evidence=evidence, trace=evidence.trace, ends=ends, by_rank=list, at_work=idle, last=idle
     )
     where = partial(outside.where, case)
     assert where([]) == ""

@@ -133,15 +133,14 @@ def _is_starved(
         return False
     if not limit_s <= age_s < MOST_LIMITS * limit_s:
         return False  # the others have given up, or have waited long enough
-    processes = case.trace.processes
     away = finding.culprits or finding.scope.roots or finding.waiting
-    shares = [starved(pid) for i in away if (pid := processes[i].pid)]
+    shares = [starved(pid) for i in away if (pid := case.trace.processes[i].pid)]
     return age_s * (1 - max(shares, default=0.0)) < limit_s
 
 
 def living(case: Case) -> list[Process]:
     """Processes that run, as far as is known."""
-    ends = case.evidence.ends
+    ends = case.ends
     return [p for p in case.trace.processes if ends[p.index].how == ALIVE or ends[p.index].lingers]
 
 
@@ -165,8 +164,7 @@ def ages_s(case: Case) -> list[float]:
 
 def open_waits(case: Case) -> set[tuple[str, int]]:
     """Process (its id) and operation number of all that wait."""
-    processes = case.trace.processes
-    return {(processes[op.process].id, number) for op, number in _waits(case)}
+    return {(case.trace.processes[op.process].id, number) for op, number in _waits(case)}
 
 
 def waits_of(case: Case, errors: Sequence[RuleFinding]) -> set[tuple[str, int]]:
@@ -181,7 +179,7 @@ def waits_of(case: Case, errors: Sequence[RuleFinding]) -> set[tuple[str, int]]:
 
 def gave_up(case: Case, reported: Collection[tuple[str, int]]) -> bool:
     """Whether some of those waits ended by an error, and their processes communicated no more."""
-    newest = {op.process: op.number for op in case.evidence.sample.of_kind(*GROUPED)}
+    newest = {op.process: op.number for op in case.sample.of_kind(*GROUPED)}
     processes = case.trace.processes
     return any(
         (processes[op.process].id, op.number) in reported and newest.get(op.process, 0) <= op.number
@@ -216,12 +214,11 @@ def stalled(case: Case, findings: Iterable[RuleFinding], limit_s: float) -> list
 
 def _of_earlier_attempt(case: Case, finding: RuleFinding, alive: set[int]) -> bool:
     """Whether all that it is about is over, and the living are of a later attempt."""
-    processes = case.trace.processes
     concerned = {*finding.culprits, *finding.waiting}
     if not concerned or not alive or not alive.isdisjoint(concerned):
         return False
-    last = max(-1 if (n := processes[i].attempt) is None else n for i in concerned)
-    return all((processes[i].attempt or 0) > last >= 0 for i in alive)
+    last = max(-1 if (n := case.trace.processes[i].attempt) is None else n for i in concerned)
+    return all((case.trace.processes[i].attempt or 0) > last >= 0 for i in alive)
 
 
 def _habitual(case: Case, finding: RuleFinding) -> bool:

@@ -120,7 +120,7 @@ def places(case: Case, findings: Sequence[RuleFinding]) -> list[RankPlace]:
             process.index in culprits,
             one.pattern or one.text,
             one.at,
-            case.evidence.ends[process.index].state,
+            case.ends[process.index].state,
             process.attempt if again else None,
         )
         found.setdefault(key, _There(one)).members[process.index] = one
@@ -156,7 +156,7 @@ def places(case: Case, findings: Sequence[RuleFinding]) -> list[RankPlace]:
         every = (one for there in together for one in (there.doing, *there.members.values()))
         longest = max(one.age_ns for one in every)
         waits = bool(waiting & set(members))
-        ends = [case.evidence.ends[process] for process in members or reported[0].like]
+        ends = [case.ends[process] for process in members or reported[0].like]
         word = state(max(ends, key=lambda end: (not end.told_to_end, end.silent_ns or 0)))
         ranks = tuple(rank for more in reported for rank in more.ranks)
         culprit = not culprits.isdisjoint(members)
@@ -202,16 +202,15 @@ def _in_groups(case: Case, together: Sequence[_There]) -> str:
 
 def _fresh(case: Case, index: int) -> Op | None:
     """The exchange that holds the main thread, although not for long enough to count as a wait."""
-    evidence = case.evidence
-    end = evidence.ends[index]
+    end = case.evidence.ends[index]
     if end.held is not None or (end.over and end.how != SILENT):
         return None
-    if end.over and evidence.stands(index) is None:
+    if end.over and case.evidence.stands(index) is None:
         return None  # nothing but its end is known
     return next(
         (
             op
-            for op in evidence.blocking
+            for op in case.evidence.blocking
             if (op.process, op.thread) == (index, 0)
             and op.call.kind in _EXCHANGES
             and op.pending
@@ -283,19 +282,18 @@ def outlook(case: Case, finding: RuleFinding) -> RuleFinding:
     starts = finding.severity == NOTE and is_start(finding)
     if not starts and (finding.kind not in ABOUT_WAITS or finding.severity != ERROR):
         return finding
-    evidence = case.evidence
     waits = [w for p in finding.waiting for w in case.at(p)]
     open_waits = [w for w in waits if w.op.error is None]
-    found = deadline(evidence, [w.op for w in open_waits])
+    found = deadline(case.evidence, [w.op for w in open_waits])
     missing = finding.culprits or tuple(sorted(finding.scope.roots))
     if not waits or starts or finding.kind == "no_progress" or not missing:
         return replace(finding, deadline=found)
     since_ns = min(w.op.since_ns for w in waits)
-    until_ns = max(w.op.end_ns or evidence.cut_ns for w in waits)
+    until_ns = max(w.op.end_ns or case.evidence.cut_ns for w in waits)
     done = tuple(
-        activity(evidence, p, since_ns, until_ns, frozen_ns(case, p))
+        activity(case.evidence, p, since_ns, until_ns, frozen_ns(case, p))
         for p in case.by_rank(missing)
-        if evidence.ends[p].exit_word is None  # what became of it (exec) is not its doing
+        if case.evidence.ends[p].exit_word is None  # what became of it (exec) is not its doing
     )
     text_of = " ".join(_sentence(case, one) for one in done[:MOST] if one.usage is not None)
     finding = replace(
@@ -305,11 +303,11 @@ def outlook(case: Case, finding: RuleFinding) -> RuleFinding:
         summary=f"{finding.summary} {text_of}" if text_of else finding.summary,
     )
     lives = len(done) == len(missing)
-    lives &= all(evidence.ends[p].how in (ALIVE, SILENT) for p in missing)
+    lives &= all(case.evidence.ends[p].how in (ALIVE, SILENT) for p in missing)
     works = lives and len(open_waits) == len(waits) and all(one.state == MOVES for one in done)
     if not works or finding.absent_ranks or any(w.absent for w in waits):
         return finding
-    now_s = evidence.cut_ns / 1e9
+    now_s = case.evidence.cut_ns / 1e9
     near = found is not None and found.at_s - now_s < near_s(found.limit_s)
     hint = (
         "Nothing stands still, unless this never ends. If it takes longer than the time limit"

@@ -130,7 +130,7 @@ def process(case: Case, one: Process) -> dict[str, Any]:
     names = ("id", "job", "role", "rank", "local_rank", "world_size", "host", "pid", "attempt")
     return {
         **{name: getattr(one, name) for name in (*names, "source")},
-        "state": case.evidence.ends[one.index].state,
+        "state": case.ends[one.index].state,
         "last": last(case, current(case, one.index)),
     }
 
@@ -255,7 +255,7 @@ def coverage(case: Case) -> dict[str, Any]:
         sentences.update(dict.fromkeys(one.notes))
     if not case.past.known:
         sentences[NO_HISTORY] = None
-    counts = case.evidence.sample.counts
+    counts = case.sample.counts
     return {
         "journals": [
             {

@@ -44,7 +44,7 @@ def judged(
     case: Case, findings: Sequence[RuleFinding]
 ) -> tuple[tuple[RuleFinding, ...], tuple[str, ...]]:
     """The findings that hold whatever lost records held, and sentences about what is missing."""
-    gaps = gaps_of(case.trace, case.evidence.sample)
+    gaps = gaps_of(case.trace, case.sample)
     if any(not job.known for job in case.trace.other_jobs):
         # Journals without definitions lie here, maybe of ranks that are absent.
         more = "collect the definitions (*.defs.jsonl) of the journals here that lack them"
@@ -65,14 +65,13 @@ def judged(
 
 def _may_follow(case: Case, finding: RuleFinding) -> bool:
     """Whether a rank without a journal may have ended the one that is blamed."""
-    evidence = case.evidence
-    if all(evidence.trace.processes[p].source == "log" for p in finding.culprits):
+    if all(case.evidence.trace.processes[p].source == "log" for p in finding.culprits):
         return False  # its own words, and likely no more
     if finding.kind == "process_failed":
         return bool(finding.culprits) and not _failed_first(case, finding)
     return finding.kind in outside.OF_ABSENCE and any(
-        evidence.ends[p].how in (SILENT, OWN, CASCADE)
-        and evidence.cut_ns - evidence.ends[p].t_ns > TOGETHER_NS
+        case.evidence.ends[p].how in (SILENT, OWN, CASCADE)
+        and case.evidence.cut_ns - case.evidence.ends[p].t_ns > TOGETHER_NS
         for p in finding.culprits
     )
 
@@ -233,7 +232,7 @@ def verdict(
 def fold(case: Case) -> tuple[RuleFinding, ...]:
     """All findings with consequences, errors first; a repeated attempt's behind the last one's."""
     waits = together((owner, wait) for wait, owner in case.owner.items())
-    ends = together((owner, process) for process, owner in case.ends.items())
+    ends = together((owner, process) for process, owner in case.end_owner.items())
     folded = []
     for number, finding in enumerate(case.findings):
         mine = waits.get(number, [])

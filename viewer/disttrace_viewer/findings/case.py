@@ -15,8 +15,9 @@ from disttrace_viewer.analysis.process_ends import (
     OWN,
     SILENT,
     TOGETHER_NS,
+    End,
 )
-from disttrace_viewer.analysis.sample import Course, together
+from disttrace_viewer.analysis.sample import Course, Sample, together
 from disttrace_viewer.evidence import sequences
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.polling import asked_within_ns
@@ -48,7 +49,7 @@ class Case:
     findings: list[RuleFinding] = field(default_factory=list)
     owner: dict[Wait, int] = field(default_factory=dict)
     """Number of the finding that explains a wait."""
-    ends: dict[int, int] = field(default_factory=dict)
+    end_owner: dict[int, int] = field(default_factory=dict)
     """Number of the finding that explains how a process ended."""
     incomplete: tuple[str, ...] = ()
     """What is missing of the job's journals; none: the verdict rests on all of them."""
@@ -64,6 +65,16 @@ class Case:
     def trace(self) -> JobTrace:
         """What is judged."""
         return self.evidence.trace
+
+    @property
+    def sample(self) -> Sample:
+        """Its operations, as far as they tell where each process stands."""
+        return self.evidence.sample
+
+    @property
+    def ends(self) -> Sequence[End]:
+        """How each process ended."""
+        return self.evidence.ends
 
     def course(self, process: int, stream: Stream) -> Course | None:
         """All collectives of a process in a stream; None where they are not at hand."""
@@ -156,7 +167,7 @@ class Case:
         """
         if self.evidence.live or wait.op.error is not None:
             return False
-        if not any(self.evidence.ends[p].how == SILENT for p in (*wait.targets, wait.process)):
+        if not any(self.ends[p].how == SILENT for p in (*wait.targets, wait.process)):
             return False
         age = self.evidence.age_ns(wait.op)
         return age < EARLY_NS or age <= self.evidence.longest_ns(wait.op)
@@ -173,8 +184,8 @@ class Case:
         if finding.severity != ERROR and not scope.exchanges:  # a note may be about waits
             return
         for process in scope.members | scope.roots:
-            if self.evidence.ends[process].over:
-                self.ends.setdefault(process, number)
+            if self.ends[process].over:
+                self.end_owner.setdefault(process, number)
         stuck = set()
         near, looked_at = self._near, set[Hashable]()
         keys = self._leading(finding, number)
@@ -196,9 +207,9 @@ class Case:
                     held.add(wait.process)
             keys = [key for one in held for key in near[_WAITED_FOR, one]]
         for process in stuck:
-            end = self.evidence.ends[process]
+            end = self.ends[process]
             if end.how in (CASCADE, SILENT) or end.exit_word == "os._exit":
-                self.ends.setdefault(process, number)
+                self.end_owner.setdefault(process, number)
 
     @cached_property
     def _near(self) -> Mapping[Hashable, list[Any]]:
@@ -227,7 +238,7 @@ class Case:
         keys: list[Hashable] = [("exchange", exchange) for exchange in scope.exchanges]
         keys += [] if scope.stream is None else [("stream", scope.stream[0])]
         keys += [("process", process) for process in scope.members]
-        reached = scope.roots | {p for p in scope.members if self.ends.get(p) == number}
+        reached = scope.roots | {p for p in scope.members if self.end_owner.get(p) == number}
         keys += [key for p in reached for key in self._near[_WAITED_FOR, p]]
         keys += [_ABSENT] if scope.absent else []
         return keys + ([_OPEN_ENDED] if finding.kind == "process_failed" else [])
@@ -263,7 +274,7 @@ class Case:
         return mine is None or None in theirs or mine in theirs
 
     def _reaches(self, finding: RuleFinding, number: int, process: int) -> bool:
-        if process in finding.scope.roots or self.ends.get(process) == number:
+        if process in finding.scope.roots or self.end_owner.get(process) == number:
             return True
         return any(self.owner.get(wait) == number for wait in self.of_process.get(process, ()))
 
@@ -309,7 +320,7 @@ class Case:
 
     def last(self, process: int) -> Op | None:
         """The newest operation of a process, but for what threads beside the main one did."""
-        kept = self.evidence.sample.of_process.get(process, ())
+        kept = self.sample.of_process.get(process, ())
         newest = self.evidence.last.get(process)
         if newest is None or newest.call.kind != "store" or not self._beside(newest):
             return newest
@@ -324,7 +335,7 @@ class Case:
 
     def clean(self, process: int) -> bool:
         """Whether a process ended as if all were well."""
-        return self.evidence.ends[process].how == CLEAN
+        return self.ends[process].how == CLEAN
 
     @cached_property
     def cut_off(self) -> frozenset[int]:
@@ -342,10 +353,10 @@ class Case:
         """Processes that failed by themselves and are not explained, by time."""
         found = [
             index
-            for index, end in enumerate(self.evidence.ends)
-            if end.how == OWN and index not in self.ends
+            for index, end in enumerate(self.ends)
+            if end.how == OWN and index not in self.end_owner
         ]
-        return sorted(found, key=lambda i: self.evidence.ends[i].t_ns)
+        return sorted(found, key=lambda i: self.ends[i].t_ns)
 
     def knows(self, what: str, processes: Iterable[int]) -> bool:
         """Whether the evidence of all these processes holds something (``Process.lacks``): only

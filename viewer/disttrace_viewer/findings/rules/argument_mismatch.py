@@ -42,8 +42,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
 
 
 def _finding(case: Case, found: Disagreement) -> RuleFinding:
-    evidence, trace = case.evidence, case.trace
-    group = trace.groups[found.group]
+    group = case.trace.groups[found.group]
     first = found.members[min(found.members)]
     stream = (found.group, found.backend)
     members = frozenset(op.process for op in found.members.values())
@@ -67,7 +66,7 @@ def _finding(case: Case, found: Disagreement) -> RuleFinding:
         summary=" ".join(
             [
                 summary(case, found, others),
-                *(_of_module(trace, found.members[r], *names) for r, names in apart.items()),
+                *(_of_module(case.trace, found.members[r], *names) for r, names in apart.items()),
             ]
         ),
         parameters=tuple((found.members[r].process, (*a, *b)) for r, (a, b) in apart.items()),
@@ -86,7 +85,7 @@ def _finding(case: Case, found: Disagreement) -> RuleFinding:
         op=first.call.op if found.kind != "op_mismatch" else None,
         group=group.id,
         seq=found.seq,
-        locations=evidence.locations(
+        locations=case.evidence.locations(
             found.members[r] for r in sorted(found.members, key=lambda r: (r not in found.odd, r))
         ),
         at_ns=min(op.begin_ns for op in found.members.values()),
@@ -199,10 +198,9 @@ def _beyond(case: Case, op: Op, instead: Op, who: list[int], others: list[int]) 
 
 def _inside(case: Case, found: Disagreement) -> frozenset[int]:
     """Members that were inside the exchange, or in a later one of the stream, when they ended."""
-    evidence = case.evidence
     inside = set()
     for op in found.members.values():
-        end = evidence.ends[op.process]
+        end = case.evidence.ends[op.process]
         last = case.last(op.process)
         in_stream = last is not None and last.call.group == found.group
         if op.status != "ok" or (in_stream and end.over):
@@ -371,11 +369,10 @@ def find_messages(case: Case) -> Iterator[RuleFinding]:
 
 def _known(case: Case) -> Iterator[Misfit]:
     """Of messages of which both ends are known: those in flight, and the newest."""
-    sample = case.evidence.sample
     seen = set()
-    for (side, stream), kept in sample.message_streams.items():
+    for (side, stream), kept in case.sample.message_streams.items():
         for send in kept if side == "send" else ():
-            receive = sample.other_end(send)
+            receive = case.sample.other_end(send)
             if receive is None or receive.number == STAND_IN or fits(send.call, receive.call):
                 continue
             site = (send.call.index, receive.call.index)

@@ -38,7 +38,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
             continue
         inside = members(case.evidence, wait)
         op = next((one for one in inside if making(case.evidence, one)), None)
-        who, ends = [one.process for one in inside], case.evidence.ends
+        who, ends = [one.process for one in inside], case.ends
         # Else something explains why it takes long: one that has stopped, or has ended.
         run = all(ends[p].how == ALIVE and ends[p].held is None for p in who)
         if op is None or not run or case.evidence.still(who, who):
@@ -60,22 +60,21 @@ def is_creation(finding: RuleFinding) -> bool:
 def _finding(
     case: Case, op: Op, inside: Sequence[Op], waits: Sequence[Wait], lasts_ns: int
 ) -> RuleFinding:
-    evidence, trace = case.evidence, case.trace
     who = tuple(case.by_rank(one.process for one in inside))
-    limit_ns = timeout_ns(evidence, op) // OF_TIMEOUT
-    library = name(backend(evidence, op))
+    limit_ns = timeout_ns(case.evidence, op) // OF_TIMEOUT
+    library = name(backend(case.evidence, op))
     more = " NCCL_DEBUG=INFO shows how far it is." if library == "NCCL" else ""
     both, what = "all members are in it", "the default group"  # the group that the call makes
     if op.call.kind == "message":
-        both, what = "both are in it", f"the pair of {sentences.processes(trace, who)}"
-    elif (group := trace.group_of(op.call)) is not None:
+        both, what = "both are in it", f"the pair of {sentences.processes(case.trace, who)}"
+    elif (group := case.trace.group_of(op.call)) is not None:
         what = sentences.group(group)
     elif op.call.op != INIT:
-        what = f"the group of {sentences.processes(trace, who)}"
-    call = f"{sentences.operation(trace, op)} at {sentences.line(op)}"
+        what = f"the group of {sentences.processes(case.trace, who)}"
+    call = f"{sentences.operation(case.trace, op)} at {sentences.line(op)}"
     so_far = f"{names.roughly(lasts_ns)} so far, {both}"
     summary = f"{library} prepares its first {call}: {so_far}."
-    if is_first(evidence, op):  # of its group, or of its pair; else of its sort there
+    if is_first(case.evidence, op):  # of its group, or of its pair; else of its sort there
         summary = f"{library} makes the communicator of {what}: {so_far} ({call})."
     return RuleFinding(
         kind="no_progress",
@@ -86,7 +85,7 @@ def _finding(
         f" stall after {names.roughly(limit_ns)}, a quarter of the group's time-out.{more}",
         waiting=who,
         **{**case.about(op), "at_ns": max(one.begin_ns for one in inside)},
-        locations=evidence.locations(inside),
+        locations=case.evidence.locations(inside),
         scope=Scope.of(waits, roots=who),
     )
 

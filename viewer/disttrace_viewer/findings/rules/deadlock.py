@@ -76,7 +76,6 @@ def _ring(waits: Iterable[Wait]) -> list[int]:
 
 
 def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleFinding:
-    evidence, trace = case.evidence, case.trace
     mine = together((wait.process, wait) for wait in waits)
     path = _ring(waits)
     following = dict(zip(path, [*path[1:], path[0]], strict=True))
@@ -101,7 +100,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
             (surely, sentences.EITHER_SIDE),
             (not case.certain_journals(members), sentences.NOT_WHOLE),
         ),
-        hint=either_left_out(trace, *skipped)
+        hint=either_left_out(case.trace, *skipped)
         if skipped is not None
         else _other_threads(case, apart)
         if apart
@@ -109,12 +108,12 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
         culprits=(skipped[1].process,) if skipped is not None and surely else (),
         waiting=tuple(members),
         op=first.op.call.op if len({w.op.call.op for w in waits}) == 1 else None,
-        group=trace.groups[groups.pop()].id  # type: ignore[index]
+        group=case.trace.groups[groups.pop()].id  # type: ignore[index]
         if len(groups) == 1 and None not in groups
         else None,
         key=str(keys[0].exchange[2]) if keys else None,  # type: ignore[index]
         cycle=tuple((p, "waits for", t) for p, t in following.items()),
-        locations=evidence.locations(w.op for w in sorted(waits, key=lambda w: w.process)),
+        locations=case.evidence.locations(w.op for w in sorted(waits, key=lambda w: w.process)),
         at_ns=first.op.begin_ns,
         scope=Scope.of(waits, roots=members),
     )
@@ -132,7 +131,7 @@ def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait, bool] | Non
         for other in (w for w in waits if w.kind == MESSAGE and (w.process,) == wait.targets):
             if other.any_of or 2 * len(wait.arrived) <= size:
                 continue
-            mine = case.evidence.sample.of_process[other.process]
+            mine = case.sample.of_process[other.process]
             last = max((op.number for op in _in_stream(case, other.process, wait)), default=0)
             since = [op for op in mine if op.call.kind == MESSAGE and op.number > last > 0]
             through = any(
@@ -175,7 +174,7 @@ def _beside(case: Case, waits: Sequence[Wait]) -> list[int]:
         held.setdefault(wait.process, set()).add(wait.op.thread)
     at_work: dict[tuple[int, str, int | None], set[int]] = {}
     for process in held:
-        for op in case.evidence.sample.of_process.get(process, ()):
+        for op in case.sample.of_process.get(process, ()):
             at_work.setdefault((process, op.call.kind, op.call.group), set()).add(op.thread)
     # Members of an exchange share their targets, as one object.
     requested = {(w.op.call.kind, w.op.call.group, id(w.targets)): w.targets for w in waits}
@@ -264,7 +263,7 @@ def _all_came(case: Case, wait: Wait) -> str | None:
     """
     trace, op = case.trace, wait.op
     counts = {side: dict.fromkeys(wait.targets, 0) for side in ("send", "recv")}
-    for (side, (group, source, to, _)), kept in case.evidence.sample.message_streams.items():
+    for (side, (group, source, to, _)), kept in case.sample.message_streams.items():
         if (group, to) == (op.call.group, op.call.group_rank) and source is not None:
             sender = case.evidence.process_of(group or 0, source)
             if sender in counts[side]:
@@ -316,7 +315,7 @@ def _short(case: Case, waits: Sequence[Wait]) -> str | None:
 
 def _in_stream(case: Case, process: int, wait: Wait) -> list[Op]:
     """The collectives of a process in the stream of a wait."""
-    ops = case.evidence.sample.of_process.get(process, ())
+    ops = case.sample.of_process.get(process, ())
     return [op for op in ops if op.call.kind == COLLECTIVE and op.call.stream == wait.stream]
 
 

@@ -44,7 +44,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
             continue
         if all(case.clean(p) for p in (*shift.members, *shift.others)) and not shift.short:
             shift = replace(shift, instead=None)  # who left one out would have ended alone
-        ops = (op for p in shift.members for op in case.evidence.sample.of_process.get(p, ()))
+        ops = (op for p in shift.members for op in case.sample.of_process.get(p, ()))
         found = RuleFinding(
             kind="divergence",
             severity=WARNING,
@@ -137,7 +137,7 @@ def _up_to(case: Case, finding: RuleFinding) -> dict[Stream, int]:
     if finding.severity != ERROR or finding.kind not in _IN_THE_END:
         return {}
     about = {*finding.waiting, *finding.culprits, *finding.scope.roots}
-    came_to = {s: _came_to(case, finding, s) for s in case.evidence.sample.streams}
+    came_to = {s: _came_to(case, finding, s) for s in case.sample.streams}
     found = {stream: number for stream, number in came_to.items() if number is not None}
     for wait in case.waits:
         stream, seq = wait.stream, wait.op.seq
@@ -200,7 +200,7 @@ def _with_raised(
 
 def _mixed(case: Case, stream: Stream, shift: Shift[int, Place], before: int | None = None) -> int:
     """How many collectives are over in which members met others that were in another call."""
-    here = (op.seq for op in case.evidence.sample.pending if op.call.stream == stream)
+    here = (op.seq for op in case.sample.pending if op.call.stream == stream)
     newest = min([shift.newest, *(seq - 1 for seq in here if seq is not None)])
     newest = newest if before is None else min(newest, before - 1)
     mixed = max(0, newest - shift.number + 1)
@@ -325,7 +325,7 @@ def find_nonfinite(case: Case) -> Iterator[RuleFinding]:
 
 def _raised(case: Case, process: int) -> NonFinite | None:
     """What a check of torch's found in an input of a process that failed by it."""
-    failure, op = case.evidence.ends[process].failure, case.last(process)
+    failure, op = case.ends[process].failure, case.last(process)
     if failure is None or not is_nan_check(failure.text):
         return None
     if op is None or op.error is None or op.call.group is None:

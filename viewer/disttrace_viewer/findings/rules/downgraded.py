@@ -56,12 +56,11 @@ def with_handled(case: Case, finding: RuleFinding) -> RuleFinding:
 
 def _handled(case: Case, processes: Iterable[int]) -> Iterator[tuple[int, Failure]]:
     """What their main threads handle where they are; lost peers are an effect and no reason."""
-    evidence = case.evidence
     for process in processes:
-        if evidence.ends[process].failure is not None:
+        if case.evidence.ends[process].failure is not None:
             continue  # that is reported, and of what it was raised from
-        for failure in evidence.trace.processes[process].handling:
-            kept = evidence.sample.of_process.get(process, ())
+        for failure in case.evidence.trace.processes[process].handling:
+            kept = case.evidence.sample.of_process.get(process, ())
             moved = any(op.thread == 0 and op.begin_ns > failure.t_ns for op in kept)
             if failure.thread == 0 and not moved and not is_connection_error(failure.chain[0]):
                 yield process, failure
@@ -211,34 +210,32 @@ def _went_on(case: Case, finding: RuleFinding) -> int | None:
     well itself: a sweep in which a trial failed, by which it did not. No launcher is one: its end
     counts its attempts.
     """
-    trace, ends = case.trace, case.evidence.ends
-    concerned = [trace.processes[i] for i in _concerned(finding)]
+    concerned = [case.trace.processes[i] for i in _concerned(finding)]
     parents = {one.parent for one in concerned}
-    starter = trace.by_id.get(parents.pop() or "") if len(parents) == 1 else None
-    if starter is None or starter.is_agent or ends[starter.index].how != CLEAN:
+    starter = case.trace.by_id.get(parents.pop() or "") if len(parents) == 1 else None
+    if starter is None or starter.is_agent or case.ends[starter.index].how != CLEAN:
         return None
-    over_ns = max(ends[one.index].t_ns for one in concerned)
-    begun = (trace.processes[i] for i in trace.children[starter.id])
+    over_ns = max(case.ends[one.index].t_ns for one in concerned)
+    begun = (case.trace.processes[i] for i in case.trace.children[starter.id])
     later = [p for p in begun if p.rank is not None and p.start_ns > over_ns]
     size = max((p.world_size or 0 for p in later), default=0)
     whole = {p.rank for p in later} == set(range(size))
-    well = size > 0 and whole and all(ends[p.index].how == CLEAN for p in later)
+    well = size > 0 and whole and all(case.ends[p.index].how == CLEAN for p in later)
     return starter.index if well else None
 
 
 def _ran_to_its_end(case: Case, attempt: int, launchers: set[str]) -> bool:
-    trace, ends = case.trace, case.evidence.ends
-    known = [trace.by_id.get(launcher) for launcher in launchers]
-    with_handled = {None if one is None else ends[one.index].how for one in known}
+    known = [case.trace.by_id.get(launcher) for launcher in launchers]
+    with_handled = {None if one is None else case.ends[one.index].how for one in known}
     if with_handled == {CLEAN} or with_handled & {OWN, CASCADE}:
         return with_handled == {CLEAN}
     # Nothing tells of a launcher's end; that of the whole job is in all ranks of its last attempt.
-    if attempt != max(p.attempt or 0 for p in trace.processes):
+    if attempt != max(p.attempt or 0 for p in case.trace.processes):
         return False
-    ranks = {p.rank: p for p in trace.processes if p.attempt == attempt and p.rank is not None}
+    ranks = {p.rank: p for p in case.trace.processes if p.attempt == attempt and p.rank is not None}
     size = max((p.world_size or 0 for p in ranks.values()), default=0)
     return ranks.keys() == set(range(size)) and all(
-        ends[p.index].how == CLEAN for p in ranks.values()
+        case.ends[p.index].how == CLEAN for p in ranks.values()
     )
 
 
@@ -260,7 +257,7 @@ def _launchers(case: Case, finding: RuleFinding) -> set[str]:
 def _killed_in(case: Case, launcher: str | None, attempt: int | None) -> bool:
     """Whether a launcher has gone without a word, and began nothing after this attempt."""
     one = case.trace.by_id.get(launcher or "")
-    if one is None or case.evidence.ends[one.index].how != SILENT:
+    if one is None or case.ends[one.index].how != SILENT:
         return False
     return _last(case.trace, one.id) <= (attempt or 0)
 
@@ -317,24 +314,21 @@ def _gets_on(case: Case, process: int, since_ns: int) -> bool:
     wait it came through a call, or is in one that it has come through before, and that not for so
     long that it stands still itself.
     """
-    evidence = case.evidence
-    end = evidence.ends[process]
-    lives = end.how == ALIVE and end.held is None and process not in evidence.timeless
+    end = case.evidence.ends[process]
+    lives = end.how == ALIVE and end.held is None and process not in case.evidence.timeless
     if not lives and not (end.how == SILENT and process in case.cut_off):
         return False
     op = _newest(case, process)
     if op is None or op.error is not None or op.begin_ns - since_ns < STUCK_NS:
         return False
-    limit_ns = max(evidence.stalled_after_ns, ASKED_NS)
+    limit_ns = max(case.evidence.stalled_after_ns, ASKED_NS)
     if op.end_ns is None:
-        return evidence.longest_ns(op) > 0 and evidence.age_ns(op) < limit_ns
-    return (op.seq or 0) >= _ROUNDS and evidence.until_ns(process) - op.end_ns < limit_ns
+        return case.evidence.longest_ns(op) > 0 and case.evidence.age_ns(op) < limit_ns
+    return (op.seq or 0) >= _ROUNDS and case.evidence.until_ns(process) - op.end_ns < limit_ns
 
 
 def _newest(case: Case, process: int) -> Op | None:
     """The newest collective or message of the thread that communicates."""
-    kept = [
-        op for op in case.evidence.sample.of_process.get(process, ()) if op.call.kind in GROUPED
-    ]
+    kept = [op for op in case.sample.of_process.get(process, ()) if op.call.kind in GROUPED]
     main = [op for op in kept if op.thread == 0]
     return max(main or kept, key=lambda op: op.number, default=None)

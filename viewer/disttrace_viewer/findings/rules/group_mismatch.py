@@ -40,7 +40,7 @@ def _two_names(case: Case) -> Iterator[RuleFinding]:
     same: dict[Hashable, dict[tuple[str | None, ...], list[Wait]]] = {}
     for wait in case.open():
         mesh = case.rendezvous.of(wait.op) if wait.kind == RENDEZVOUS else None
-        parent = case.evidence.sample.around(wait.op)
+        parent = case.sample.around(wait.op)
         if mesh is None or mesh.ranks is None or parent is None:
             continue  # however young: in the other name none will come, as in a cycle
         if parent.call.args.get("use_local_synchronization"):
@@ -115,7 +115,7 @@ def _calls(case: Case, group: Group) -> Calls:
         if m.t_ns is not None and m.t_ns > since.get(m.process, m.t_ns)
     }
     found: dict[int, list[Creation]] = {process: [] for process in since}
-    for op in case.evidence.sample.of_kind("composed"):
+    for op in case.sample.of_kind("composed"):
         if op.call.op != "new_group":
             continue
         if op.process not in since or not since[op.process] <= op.begin_ns:
@@ -235,22 +235,21 @@ def _made_before(
 def _finding(
     case: Case, group: Group, calls: Calls, position: int, odd: list[int], past: Sequence[int] = ()
 ) -> RuleFinding:
-    trace, evidence = case.trace, case.evidence
     here = {p: c[position] for p, c in calls.items() if position < len(c)}
     waits = _harmed(case, calls, position)
     order = sorted(here, key=lambda p: (p not in odd, p))
     places = [here[p][0] for p in order]
     texts = ((f"{[*here[p][1]]} ({sentences.line(here[p][0])})", p) for p in order)
-    makes = sentences.sides(trace, texts, "makes", "make")
+    makes = sentences.sides(case.trace, texts, "makes", "make")
     inside = {w.process for w in waits}
     went = [w.op for p in past for w in case.of_process.get(p, ())]
     what = f"the processes do not make the same group: {makes}"
     if past:
         then = f"{sentences.have(past)} ended"
         if went:
-            shown = dict.fromkeys(sentences.call(trace, op) for op in went)
+            shown = dict.fromkeys(sentences.call(case.trace, op) for op in went)
             then = f"{'is' if len(past) == 1 else 'are'} in {sentences.listed(list(shown))}"
-        what = f"{makes}, but {sentences.processes(trace, past)} went past it and {then}"
+        what = f"{makes}, but {sentences.processes(case.trace, past)} went past it and {then}"
     # One against one, both in operations: either of them may have left a call out before.
     unsure = bool(went) and not odd
     hint = (
@@ -269,7 +268,7 @@ def _finding(
         waiting=tuple(sorted(inside - {*odd})),
         op="new_group",
         group=group.id,
-        locations=evidence.locations([*went, *places]),
+        locations=case.evidence.locations([*went, *places]),
         at_ns=min(op.begin_ns for op, _ in here.values()),
         scope=Scope.of(waits, roots=inside.union(past), members=inside),
     )

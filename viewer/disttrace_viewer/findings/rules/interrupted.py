@@ -18,16 +18,15 @@ def find(case: Case) -> Iterator[RuleFinding]:
 
     A rank that others had been waiting for when it was interrupted broke nothing by that.
     """
-    evidence, trace = case.evidence, case.trace
-    found = [i for i, end in enumerate(evidence.ends) if end.interrupted]
-    if evidence.interrupted_ns is None:
+    found = [i for i, end in enumerate(case.evidence.ends) if end.interrupted]
+    if case.evidence.interrupted_ns is None:
         broke = [p for p in found if not case.witnesses.awaited_before(p)]
-        if broke and len(trace.processes) > 1:
+        if broke and len(case.trace.processes) > 1:
             yield _finding(case, broke, whole=False)
         return
     # Which of its ranks seem to have lived until then depends on when they last wrote anything.
-    stopped = [i for i in found if any(map(_stopped, trace.processes[i].failures))]
-    ranks = [i for i in found if not trace.processes[i].is_agent]
+    stopped = [i for i in found if any(map(_stopped, case.trace.processes[i].failures))]
+    ranks = [i for i in found if not case.trace.processes[i].is_agent]
     if found:
         yield _finding(case, stopped or ranks or found, whole=True)
 

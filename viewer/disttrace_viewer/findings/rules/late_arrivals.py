@@ -70,7 +70,7 @@ def where(case: Case, wait: Wait, process: int) -> CodeLocation | None:
 
 def broke(case: Case, wait: Wait, process: int) -> CodeLocation | None:
     """The same of one that broke afterwards, since those who had given up were gone."""
-    end, over_ns = case.evidence.ends[process], given_up_ns([wait.op])
+    end, over_ns = case.ends[process], given_up_ns([wait.op])
     after = end.how == CASCADE and over_ns is not None and end.t_ns > over_ns
     return where(case, wait, process) if after else None
 
@@ -95,7 +95,7 @@ def _held(case: Case, process: int, over_ns: int, arrived_ns: int) -> Held | Non
     """What a process was in when the others gave it up, from before it arrived."""
     before = [
         op
-        for op in case.evidence.sample.of_process.get(process, ())
+        for op in case.sample.of_process.get(process, ())
         if op.begin_ns < arrived_ns
         and op.end_ns is not None
         and over_ns < op.end_ns <= arrived_ns
@@ -117,13 +117,12 @@ def _held(case: Case, process: int, over_ns: int, arrived_ns: int) -> Held | Non
 
 def _partners(case: Case, op: Op) -> list[Op]:
     """The operations of others without which this one could not be over."""
-    sample = case.evidence.sample
     if op.call.kind != "store":
-        return sample.partners(op)
+        return case.sample.partners(op)
     wanted = place_and_key(case.evidence, op)
     return [
         one
-        for one in sample.of_kind("store")
+        for one in case.sample.of_kind("store")
         if one.process != op.process
         and one.call.op in SETTERS
         and place_and_key(case.evidence, one) == wanted

@@ -143,13 +143,13 @@ def _left(case: Case, wait: Wait, sinks: Sequence[int]) -> list[int]:
     """Those that had issued the collective too, and ended before their device was through it."""
     if wait.stream is None or wait.op.seq is None:
         return []
-    inside = case.evidence.sample.members(wait.stream, wait.op.seq).values()
+    inside = case.sample.members(wait.stream, wait.op.seq).values()
     left = {op.process for op in inside if op.id in case.evidence.left}
     return [process for process in sinks if process in left]
 
 
 def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
-    ends = [case.evidence.ends[s] for s in sinks]
+    ends = [case.ends[s] for s in sinks]
     stopped = outside.stopped_hint(case, sinks)
     if stopped is not None:
         return stopped
@@ -181,7 +181,7 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
         return f"Look at what {does}: disttrace attach, or py-spy dump, while it hangs."
     native = wait.op.call.origin == "c++" and all(_left_the_loop(case, s) for s in sinks)
     if native or all(case.clean(s) or _parted(case, s) for s in sinks):
-        kept = case.evidence.sample.of_process
+        kept = case.sample.of_process
         issued = [op for p in (wait.process, *sinks) for op in kept.get(p, ())]
         # DDP's reducer alone waits in C++, where none sees it.
         unseen = ("c++", COLLECTIVE, None)
@@ -259,10 +259,9 @@ def _alone_there(case: Case, inside: Sequence[Wait], sinks: Sequence[int]) -> bo
 
 def _not_compared(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
     """Whether it is not known if leaving out one call makes both sides equal."""
-    evidence = case.evidence
     if wait.kind != COLLECTIVE or wait.stream is None or not sinks:
         return False
-    courses = evidence.sample.courses
+    courses = case.evidence.sample.courses
     mine = courses.get((wait.process, wait.stream))
     for sink in sinks:
         theirs = courses.get((sink, wait.stream), (0, 0, 0))
@@ -277,7 +276,7 @@ def _differed(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
     """Whether the states differ: then the waiting side may have made one call more."""
     if wait.stream is None or not _not_compared(case, wait, sinks):
         return False
-    mine = case.evidence.sample.courses.get((wait.process, wait.stream))
+    mine = case.sample.courses.get((wait.process, wait.stream))
     return mine is not None and mine[0] == wait.op.seq
 
 

@@ -69,11 +69,11 @@ def _ended(case: Case, wait: Wait) -> bool:
     a process, and why a group could not be made is in the text of a failure. Nor was anybody held
     who ended well: that its device was not seen to come through proves nothing then.
     """
-    if wait.op.on_device and case.evidence.ends[wait.process].how == CLEAN:
+    if wait.op.on_device and case.ends[wait.process].how == CLEAN:
         return True
     if wait.kind != RENDEZVOUS:
         return is_closed(wait.op.error)
-    ends = case.evidence.ends
+    ends = case.ends
     return wait.op.error is not None or any(ends[p].how in (OWN, CASCADE) for p in wait.arrived)
 
 
@@ -101,21 +101,19 @@ def _just_complete(case: Case, wait: Wait) -> bool:
 
 def host_is_ahead(case: Case, wait: Wait, members: Iterable[int]) -> bool:
     """Whether a device of some members lately came through something: it is not stuck."""
-    evidence = case.evidence
-    if not wait.op.on_device or wait.op.error is not None or wait.process in evidence.timeless:
+    if not wait.op.on_device or wait.op.error is not None or wait.process in case.evidence.timeless:
         return False
     return any(
         op.on_device
         and op.error is None
         and op.end_ns is not None
-        and evidence.until_ns(process) - op.end_ns < evidence.stalled_after_ns
+        and case.evidence.until_ns(process) - op.end_ns < case.evidence.stalled_after_ns
         for process in members
-        for op in evidence.sample.of_process.get(process, ())
+        for op in case.evidence.sample.of_process.get(process, ())
     )
 
 
 def _finding(case: Case, wait: Wait) -> RuleFinding:
-    evidence, trace = case.evidence, case.trace
     inside = [
         w
         for w in case.open()
@@ -124,19 +122,19 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     ]
     # Members that have begun, and then stopped running while other members went on waiting.
     members = () if wait.kind == OTHER else wait.arrived
-    still = evidence.still(members, members)
+    still = case.evidence.still(members, members)
     who = [w.process for w in inside]
     open_ = _open(case, wait)
     reported = around(case, wait, {*who, *wait.arrived})
     return RuleFinding(
         kind="no_progress",
-        summary=summary(case, wait, inside, still, open_) + troubles(trace, reported),
+        summary=summary(case, wait, inside, still, open_) + troubles(case.trace, reported),
         because=(sentences.ALL_CAME,),
         culprits=still,
         hint=_OPEN.get(open_ or "") or _hint(case, wait, inside, still, reported),
         waiting=tuple(who),
         **case.about(wait.op),
-        locations=evidence.locations(w.op for w in inside),
+        locations=case.evidence.locations(w.op for w in inside),
         scope=Scope.of(inside, roots=who),
     )
 
@@ -189,9 +187,7 @@ def _held_by_graphs(case: Case, wait: Wait) -> bool:
     """Whether groups are destroyed by one who has replayed a CUDA graph with operations in it."""
     if wait.op.call.op != DRAINING:
         return False
-    return any(
-        op.call.backend == REPLAYED for op in case.evidence.sample.of_process.get(wait.process, ())
-    )
+    return any(op.call.backend == REPLAYED for op in case.sample.of_process.get(wait.process, ()))
 
 
 def _apart(case: Case, waits: Sequence[Wait]) -> RuleFinding:
@@ -336,12 +332,11 @@ def around(case: Case, wait: Wait, members: Iterable[int]) -> list[tuple[int, Tr
     """By the process in whose journal it stands; devices first, then links. Of the hosts of
     ``members`` only, and nothing of devices where the operation is on none.
     """
-    processes = case.trace.processes
-    hosts = {processes[p].clock for p in members}
+    hosts = {case.trace.processes[p].clock for p in members}
     since_ns = wait.op.begin_ns - BEFORE_NS
     found = [
         (process.index, one)
-        for process in processes
+        for process in case.trace.processes
         if process.clock in hosts
         for one in process.troubles
         if one.where in _ORDER and one.t_ns >= since_ns
@@ -352,14 +347,13 @@ def around(case: Case, wait: Wait, members: Iterable[int]) -> list[tuple[int, Tr
 
 def find_stuck_device(case: Case) -> Iterator[RuleFinding]:
     """One finding on all whose devices are not through with what those of the others are."""
-    evidence = case.evidence
     stuck = [
         wait
         for wait in case.oldest()
-        if evidence.stuck_devices.get(wait.process) == wait.op
+        if case.evidence.stuck_devices.get(wait.process) == wait.op
         and case.old(wait)
         and case.knows("occasion", [wait.process])
-        and evidence.ends[wait.process].how != CLEAN
+        and case.evidence.ends[wait.process].how != CLEAN
         and not host_is_ahead(case, wait, [wait.process])
     ]
     if not stuck:
@@ -369,8 +363,8 @@ def find_stuck_device(case: Case) -> Iterator[RuleFinding]:
     reported = around(case, first, {*who})
     yield RuleFinding(
         kind="no_progress",
-        summary=device_summary(evidence.trace, [wait.op for wait in stuck])
-        + troubles(evidence.trace, reported),
+        summary=device_summary(case.evidence.trace, [wait.op for wait in stuck])
+        + troubles(case.evidence.trace, reported),
         because=why((not all(_is_told_of(case, wait) for wait in stuck), sentences.ALL_CAME)),
         culprits=tuple(who),
         device=True,
@@ -380,7 +374,7 @@ def find_stuck_device(case: Case) -> Iterator[RuleFinding]:
         " kernel or a CUDA call that does not return there: py-spy dump --native of the process.",
         waiting=tuple(who),
         **{**case.about(first.op), **({"group": None, "seq": None} if more else {})},
-        locations=evidence.locations(wait.op for wait in stuck),
+        locations=case.evidence.locations(wait.op for wait in stuck),
         scope=Scope.of(stuck, roots=who),
     )
 

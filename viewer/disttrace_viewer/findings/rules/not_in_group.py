@@ -26,7 +26,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
     """Failures by that check; those about one group are one finding."""
     found: dict[int | None, dict[int, int]] = {}
     for process in case.own_failures():
-        failure = case.evidence.ends[process].failure
+        failure = case.ends[process].failure
         rank = _named(case, process, failure.text) if failure else None
         if rank is not None:
             group = _group(case, process, rank)
@@ -91,24 +91,23 @@ def _group(case: Case, process: int, rank: int) -> Group | None:
 
 def _finding(case: Case, group: Group | None, named: dict[int, int]) -> RuleFinding:
     """``named`` maps processes, in order, to the rank that each of them named."""
-    evidence, trace = case.evidence, case.trace
     processes = list(named)
-    where = {process: evidence.whereabouts(process) for process in processes}
+    where = {process: case.evidence.whereabouts(process) for process in processes}
     operations = {process: _operation(case, process) for process in processes}
-    first = evidence.ends[processes[0]]
-    itself = all(trace.processes[p].rank == rank for p, rank in named.items())
+    first = case.evidence.ends[processes[0]]
+    itself = all(case.trace.processes[p].rank == rank for p, rank in named.items())
     meant = any(_may_mean_another(case, p, rank) for p, rank in named.items())
     ops = set(operations.values())
     sending = {
         p
         for p in processes
-        if (end := evidence.ends[p]).failure and _TO_ITSELF.search(end.failure.text)
+        if (end := case.evidence.ends[p]).failure and _TO_ITSELF.search(end.failure.text)
     }
     return RuleFinding(
         kind="not_in_group",
-        summary=to_itself(trace, [*named], where, sending)
+        summary=to_itself(case.trace, [*named], where, sending)
         if itself
-        else summary(trace, named, where, group),
+        else summary(case.trace, named, where, group),
         hint="torch wants global ranks for src and dst; ranks within the group go by group_src and"
         " group_dst, or get_global_rank() translates them."
         if meant or not itself
@@ -136,7 +135,7 @@ def _operation(case: Case, process: int) -> str | None:
     last = case.last(process)
     if last is not None and last.error is not None and _TEXT.search(last.error):
         return last.call.op
-    failure = case.evidence.ends[process].failure
+    failure = case.ends[process].failure
     raised = None if failure is None else innermost(failure.stack)
     if failure is None or raised is None:
         return None

@@ -47,11 +47,10 @@ def asks(case: Case, process: int) -> bool:
 
 def stopped_hint(case: Case, processes: Sequence[int]) -> str | None:
     """What to do where all that others wait for are stopped: the line where they are is idle."""
-    ends = [case.evidence.ends[process] for process in processes]
+    ends = [case.ends[process] for process in processes]
     if not ends or any(end.held != STOPPED for end in ends):
         return None
-    of_all = case.trace.processes
-    pids = " ".join(str(of_all[p].pid) for p in case.by_rank(processes))
+    pids = " ".join(str(case.trace.processes[p].pid) for p in case.by_rank(processes))
     go_on = f"; unless a debugger has it, `kill -CONT {pids}` on its host lets it go on"
     if len(processes) > 1:
         go_on = f"; those that no debugger has go on by `kill -CONT` ({pids}) on their hosts"
@@ -134,8 +133,7 @@ def where(
 
 
 def _doing(case: Case, process: int, since_ns: int | None, wait: Wait | None, *, many: bool) -> str:
-    evidence, trace = case.evidence, case.trace
-    end = evidence.ends[process]
+    end = case.evidence.ends[process]
     are, at = "are" if many else "is", ""
     if end.over and end.how != SILENT:
         asked_at = innermost(end.asked_at) if end.how == CLEAN else None
@@ -145,15 +143,15 @@ def _doing(case: Case, process: int, since_ns: int | None, wait: Wait | None, *,
         if seen is not None:
             verb = "were" if many else "was"
             before = f"{verb} last seen at {sentences.is_at(seen)} until they gave up, and "
-        return f"{before}{ended(end_of(evidence, process), many=many)}{at}"
-    stands = evidence.stands(process)
+        return f"{before}{ended(end_of(case.evidence, process), many=many)}{at}"
+    stands = case.evidence.stands(process)
     if stands is not None:
-        at = f" at {sentences.is_at(stands, evidence.inside(process))}"
+        at = f" at {sentences.is_at(stands, case.evidence.inside(process))}"
     if end.held is not None:
         return f"{are} {HELD[end.held]}{at}"
     newest, last = case.at_work(process, since_ns), case.last(process)
     if newest is not None:
-        what = f"{sentences.operation(trace, newest)} at {sentences.line(newest)}"
+        what = f"{sentences.operation(case.trace, newest)} at {sentences.line(newest)}"
         if newest.call.kind == "store":
             return f"{'ask' if many else 'asks'} again and again ({what})"
         return f"{'communicate' if many else 'communicates'} with others ({what})"
@@ -161,8 +159,8 @@ def _doing(case: Case, process: int, since_ns: int | None, wait: Wait | None, *,
         return f"{are}{at}, after {DRAINING} at {sentences.line(last)}"
     if at:
         return f"{are}{at}, {NOWHERE}"
-    since = "" if last is None else f" since {sentences.operation(trace, last)}"
-    one = trace.processes[process]
+    since = "" if last is None else f" since {sentences.operation(case.trace, last)}"
+    one = case.trace.processes[process]
     have, they = ("have", "they") if many else ("has", "it")
     if "position" in one.lacks:
         message = f"; {they} may be in a send or receive" if "messages" in one.lacks else ""
@@ -205,7 +203,7 @@ def without_gradients(case: Case, finding: RuleFinding, inside: Iterable[Op]) ->
 
     came = {op.process for op in inside if reduces(op)}
     for p in {*range(len(trace.processes))} - came if came else ():
-        kept = filter(reduces, case.evidence.sample.of_process.get(p, ()))
+        kept = filter(reduces, case.sample.of_process.get(p, ()))
         since = max((op.begin_ns for op in kept), default=0)
         in_pass = any("/torch/autograd/" in frame.file for frame in case.evidence.stack(p))
         for one in trace.processes[p].unreduced if not in_pass else ():
@@ -279,12 +277,11 @@ def _others_away(case: Case) -> bool:
 
 def _came_later(case: Case, finding: RuleFinding) -> bool:
     """Whether one is through with what needs all: then the missing were dumped before it."""
-    sample = case.evidence.sample
     for wait in case.waits:
         if wait.exchange not in finding.scope.exchanges or wait.stream is None:
             continue
         if wait.op.call.op in SYNCHRONIZING and wait.op.seq is not None:
-            members = sample.members(wait.stream, wait.op.seq).values()
+            members = case.sample.members(wait.stream, wait.op.seq).values()
             return any(one.status == "ok" for one in members)
     return False
 

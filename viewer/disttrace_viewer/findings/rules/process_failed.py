@@ -48,18 +48,18 @@ def find(case: Case) -> Iterator[RuleFinding]:
     """
     left = [p for p in case.own_failures() if counts(case, p) and not _gave_up(case, p)]
     order = case.by_rank(left + _gone(case))
-    order.sort(key=lambda p: case.evidence.ends[p].t_ns)
+    order.sort(key=lambda p: case.ends[p].t_ns)
     place = {p: number for number, p in enumerate(order)}
     same: defaultdict[object, list[int]] = defaultdict(list)
     for process in order:
         same[_signature(case, process)].append(process)
     received = set[int]()
     for first in order:
-        if first in received or first in case.ends:
+        if first in received or first in case.end_owner:
             continue
         like = {*same[_signature(case, first)], *_silent_with(case, first)}
         like = {one for one in like if one in place and one not in received}
-        alike = sorted(like - case.ends.keys(), key=place.__getitem__)
+        alike = sorted(like - case.end_owner.keys(), key=place.__getitem__)
         received.update(alike)
         yield _finding(case, alike)
 
@@ -69,26 +69,24 @@ def counts(case: Case, process: int) -> bool:
     which something sent a signal (Ctrl-C, scancel) raises an exception of its own for it.
     """
     mine = case.trace.processes[process]
-    failure = case.evidence.ends[process].failure
+    failure = case.ends[process].failure
     if mine.is_agent and failure is not None and failure.type == STOPPED_AGENT:
         return False
     return not any(
-        case.evidence.ends[c].how in (OWN, CASCADE, SILENT)
-        and case.evidence.ends[c].t_ns <= case.evidence.ends[process].t_ns
+        case.ends[c].how in (OWN, CASCADE, SILENT) and case.ends[c].t_ns <= case.ends[process].t_ns
         for c in case.trace.children.get(mine.id, ())
     )
 
 
 def _gave_up(case: Case, process: int) -> bool:
     """Whether a thread ended it (``os._exit``) over a long wait: a watchdog of the program's."""
-    ends = case.evidence.ends
-    end = ends[process]
+    end = case.ends[process]
     # The one that it waited for lived until then, or was ended in consequence.
     return end.exit_word == "os._exit" and any(
         case.evidence.age_ns(wait.op) >= STUCK_NS
         and any(case.old(other) for other in case.inside(wait.exchange))
         and any(
-            case.outside(t) and (ends[t].t_ns >= end.t_ns - TOGETHER_NS or t in case.cut_off)
+            case.outside(t) and (case.ends[t].t_ns >= end.t_ns - TOGETHER_NS or t in case.cut_off)
             for t in wait.targets
         )
         for wait in case.at(process)
@@ -96,7 +94,7 @@ def _gave_up(case: Case, process: int) -> bool:
 
 
 def _signature(case: Case, process: int) -> object:
-    end = case.evidence.ends[process]
+    end = case.ends[process]
     where = innermost(end.asked_at if end.failure is None else end.failure.stack)
     if end.failure is None and where is None:
         if end.code not in CRASHES:
@@ -113,11 +111,10 @@ def _signature(case: Case, process: int) -> object:
 
 def _silent_with(case: Case, process: int) -> Set[int]:
     """Those that fell silent at one moment with a silent one, with the same code."""
-    ends = case.evidence.ends
-    if ends[process].how != SILENT:
+    if case.ends[process].how != SILENT:
         return frozenset()
     together = case.witnesses.silent_with(process)
-    return {p for p in together if ends[p].code == ends[process].code}
+    return {p for p in together if case.ends[p].code == case.ends[process].code}
 
 
 def _gone(case: Case) -> list[int]:
@@ -130,7 +127,7 @@ def _gone(case: Case) -> list[int]:
     broken = {
         p.index
         for p in evidence.trace.processes
-        if p.is_rank and (evidence.ends[p.index].how in (OWN, SILENT) or p.index in case.ends)
+        if p.is_rank and (evidence.ends[p.index].how in (OWN, SILENT) or p.index in case.end_owner)
     }
     silent = {
         i
@@ -139,7 +136,7 @@ def _gone(case: Case) -> list[int]:
         and not end.interrupted
         and (not end.told_to_end or (broken <= {i} and _singled_out(case, i)))
         and not evidence.trace.processes[i].is_agent
-        and i not in case.ends
+        and i not in case.end_owner
         and i not in evidence.followed
     }
     return [
@@ -190,31 +187,30 @@ def _after_its_launcher(case: Case, process: int) -> bool:
     launcher = trace.parent_of(trace.processes[process])
     if launcher is None or not launcher.is_agent:
         return False
-    end = case.evidence.ends[launcher.index]
+    end = case.ends[launcher.index]
     gone_ns = seen[launcher.index].gone_ns or end.t_ns
-    until_ns = seen[process].gone_ns or case.evidence.ends[process].t_ns
+    until_ns = seen[process].gone_ns or case.ends[process].t_ns
     return end.how == SILENT and not end.interrupted and gone_ns <= until_ns + TOGETHER_NS
 
 
 def _finding(case: Case, alike: list[int]) -> RuleFinding:
     """``alike``: in the order in which they failed."""
-    evidence, trace = case.evidence, case.trace
-    end, last = evidence.ends[alike[0]], case.last(alike[0])
+    end, last = case.evidence.ends[alike[0]], case.last(alike[0])
     sure = all(_surely_over(case, process, {*alike}) for process in alike)
     odd = _odd_models(case, alike)
-    ops = evidence.given.of_process.get(alike[0], ()) if end.failure is not None else ()
+    ops = case.evidence.given.of_process.get(alike[0], ()) if end.failure is not None else ()
     late = (op for op in reversed(ops) if op.thread == 0 and op.pending)
     # What its main thread is in since its exception, which it calls at its end.
     ending = next((o for o in late if end.failure and o.begin_ns >= end.failure.t_ns), None)
     named, of_them = _parameters(case, alike, models=odd is not None)
-    others = any(not p.is_agent and p.index not in {*alike} for p in trace.processes)
+    others = any(not p.is_agent and p.index not in {*alike} for p in case.trace.processes)
     # Whether none of the others is known to have failed before.
-    is_first = others and case.knows("moments", range(len(evidence.ends)))
+    is_first = others and case.knows("moments", range(len(case.evidence.ends)))
     is_first &= not any(f.kind == "process_failed" and f.severity == ERROR for f in case.findings)
     how = summary(case, alike, ending, surely=sure, first=is_first)
     # Theirs is what follows: agents and parents.
-    parents = (trace.parent_of(trace.processes[p]) for p in alike)
-    failed = frozenset(p.index for p in parents if p and evidence.ends[p.index].how == OWN)
+    parents = (case.trace.parent_of(case.trace.processes[p]) for p in alike)
+    failed = frozenset(p.index for p in parents if p and case.evidence.ends[p.index].how == OWN)
     return RuleFinding(
         kind="process_failed",
         summary=" ".join([how, *of_them]),
@@ -231,7 +227,7 @@ def _finding(case: Case, alike: list[int]) -> RuleFinding:
 
 def _surely_over(case: Case, process: int, alike: Set[int]) -> bool:
     """Whether it is known that a process ended, and not by its launcher."""
-    end = case.evidence.ends[process]
+    end = case.ends[process]
     return not end.told_to_end and (
         end.how != SILENT
         or end.code is not None
@@ -250,7 +246,7 @@ def _odd_models(case: Case, alike: list[int]) -> tuple[int, ...] | None:
     """Those whose number of parameters, by DDP's error, is outside a strict majority; or None."""
     counts: dict[int, int] = {}
     for process in alike:
-        failure = case.evidence.ends[process].failure
+        failure = case.ends[process].failure
         found = None if failure is None else _PARAMETERS.search(failure.text)
         if found is None:
             return None
@@ -264,7 +260,7 @@ def _parameters(
     case: Case, alike: list[int], *, models: bool
 ) -> tuple[tuple[tuple[int, tuple[str, ...]], ...], list[str]]:
     """By process, the parameters that DDP's error is about, and sentences on them."""
-    named = {p: one.parameters for p in alike if (one := case.evidence.ends[p].failure) is not None}
+    named = {p: one.parameters for p in alike if (one := case.ends[p].failure) is not None}
     if not models:
         found = tuple((p, names) for p, names in named.items() if names)
         return found, [f"In the model: {parameters(names)}." for _, names in found[:1]]

@@ -45,7 +45,7 @@ def _of(case: Case, wait: Wait) -> Rendezvous:
 
 def new_group(case: Case, wait: Wait) -> bool:
     """Whether a rendezvous is that of ``new_group``, which all members of the parent must call."""
-    parent = case.evidence.sample.around(wait.op)
+    parent = case.sample.around(wait.op)
     return parent is not None and parent.call.op.startswith(("new_", "split_"))
 
 
@@ -69,7 +69,7 @@ def _where(rendezvous: Rendezvous) -> tuple[object, ...]:
 
 def _made_alike(case: Case, one: Wait, two: Wait) -> bool:
     """Whether both make a default group, or a group by hand in one store."""
-    made = [case.evidence.sample.around(wait.op) for wait in (one, two)]
+    made = [case.sample.around(wait.op) for wait in (one, two)]
     if all(parent is not None and parent.call.op == "init_process_group" for parent in made):
         return one.op.call.op == two.op.call.op
     return _of(case, one).store.place == _of(case, two).store.place
@@ -78,7 +78,6 @@ def _made_alike(case: Case, one: Wait, two: Wait) -> bool:
 def _finding(
     case: Case, wait: Wait, rendezvous: Rendezvous, sinks: list[int], elsewhere: list[Wait]
 ) -> RuleFinding:
-    evidence = case.evidence
     same = [
         w
         for w in case.open()
@@ -92,7 +91,7 @@ def _finding(
     unseen = _unseen(case, wait)
     ended = {rank for rank, o in unseen.items() if o.sure and o.worker.event in (EXITED, KILLED)}
     lost = [rank for rank in wait.absent if rank not in ended]
-    top = evidence.top(wait.op)
+    top = case.evidence.top(wait.op)
     # A rank that requests something of another one is on its way here, once it has the answer.
     away = [s for s in sinks if case.at_work(s) is None]
     world_size = _world_size(case, wait)
@@ -120,7 +119,7 @@ def _finding(
         absent_ranks=() if start or elsewhere or world_size is not None else wait.absent,
         waiting=tuple(who),
         op=top.call.op,
-        locations=evidence.locations(w.op for w in (*same, *elsewhere))
+        locations=case.evidence.locations(w.op for w in (*same, *elsewhere))
         + outside.locations(case, sinks),
         at_ns=wait.op.begin_ns,
         scope=Scope.of((*same, *elsewhere), roots=sinks, absent=wait.absent),
@@ -282,7 +281,7 @@ def _finding_of_nodes(case: Case, wait: Wait) -> RuleFinding:
             # Gone for good, or busy elsewhere; and not killed.
             if not disagree
             and case.outside(a.process)
-            and case.evidence.ends[a.process].how in ("alive", CLEAN)
+            and case.ends[a.process].how in ("alive", CLEAN)
         ),
         waiting=tuple(sorted({*who, *(w.process for w in others)})),
         op=wait.op.call.op,

@@ -23,7 +23,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
     for op, store in _of_tcp(case):
         where = address(case, store)
         if store.server and op.refused:
-            if case.evidence.ends[op.process].over:
+            if case.ends[op.process].over:
                 given_up.add(where)
         elif store.server or op.status == "ok":
             until = case.evidence.until_ns(op.process) if store.server else op.end_ns or 0

@@ -32,8 +32,7 @@ Ranks = Sequence[int]
 
 def find(case: Case) -> Iterator[RuleFinding]:
     """One finding per kind of line; what the job reported itself comes first."""
-    processes = case.trace.processes
-    of_kind = together((row["kind"], row) for one in processes for row in one.reports)
+    of_kind = together((row["kind"], row) for one in case.trace.processes for row in one.reports)
     for kind, make in _MAKERS.items():
         if kind in of_kind:
             yield from make(case, of_kind[kind])
@@ -324,7 +323,7 @@ def _no_grad(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
         summary = f"Rank {one['rank']} had no gradient of these parameters: {one['names']}."
         failed = any(
             end.failure is not None and case.trace.processes[i].rank == one["rank"]
-            for i, end in enumerate(case.evidence.ends)
+            for i, end in enumerate(case.ends)
         )
         yield _found(
             case, "process_failed", summary, ranks=() if failed else [one["rank"]],

@@ -41,7 +41,7 @@ def find(case: Case, process: int, others: Sequence[Op], instead: Op | None) -> 
 
 def at(case: Case, process: int, stream: Stream, shift: Shift[int, Place]) -> Op | None:
     """The call that raised where one was left out; on one line it may be any of several."""
-    refused = case.evidence.sample.refused
+    refused = case.sample.refused
     for op in _raised(case, process):
         number = refused.get(op.id, 0) if op.call.stream == stream else 0
         if shift.earliest <= number <= shift.number and place_of(op.call) in shift.calls:
@@ -79,7 +79,7 @@ def with_raised(
 
 def _raised(case: Case, process: int) -> Iterator[Op]:
     """Calls of a process that took no number and raised for a reason of their own, newest first."""
-    for op in reversed(case.evidence.sample.of_process.get(process, ())):
+    for op in reversed(case.sample.of_process.get(process, ())):
         if op.error is None or op.seq is not None or is_connection_error(op.error):
             continue
         if op.call.kind == COMPOSED or (op.call.kind == COLLECTIVE and op.refused):
@@ -90,7 +90,7 @@ def _around(case: Case, op: Op | None) -> Iterator[Op]:
     """An operation, and those of which it is a part."""
     while op is not None:
         yield op
-        op = case.evidence.sample.around(op)
+        op = case.sample.around(op)
 
 
 def _meant(case: Case, raised: Op, wanted: Op) -> bool:
@@ -103,7 +103,7 @@ def _meant(case: Case, raised: Op, wanted: Op) -> bool:
 
 def _is_next(case: Case, raised: Op, wanted: Op) -> bool:
     """Whether the number of ``wanted`` was the next one in its group when a call raised."""
-    sample, seq = case.evidence.sample, wanted.seq or 0
+    sample, seq = case.sample, wanted.seq or 0
     if raised.call.group != wanted.call.group:
         return False
     if raised.id in sample.refused:
@@ -126,7 +126,7 @@ def _numbered(case: Case, process: int, like: Op, seq: int) -> Op | None:
     return next(
         (
             op
-            for op in case.evidence.sample.of_process.get(process, ())
+            for op in case.sample.of_process.get(process, ())
             if op.seq == seq and op.call.kind == COLLECTIVE and op.call.stream == stream
         ),
         None,

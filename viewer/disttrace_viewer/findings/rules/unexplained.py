@@ -31,20 +31,19 @@ def find(case: Case) -> Iterator[RuleFinding]:
         return  # about ranks of which there is no process
     left = together(
         (attempt, process)
-        for process, end in enumerate(case.evidence.ends)
+        for process, end in enumerate(case.ends)
         if (attempt := case.trace.processes[process].attempt) not in reported
         and end.how in (OWN, CASCADE)
-        and process not in case.ends
+        and process not in case.end_owner
         and process_failed.counts(case, process)  # and does not only report its children's end
     )
     for failed in left.values():
-        yield _finding(case, sorted(failed, key=lambda p: case.evidence.ends[p].t_ns))
+        yield _finding(case, sorted(failed, key=lambda p: case.ends[p].t_ns))
 
 
 def _finding(case: Case, failed: list[int]) -> RuleFinding:
-    evidence = case.evidence
     place = {process: number for number, process in enumerate(failed)}
-    broken = [op for op in evidence.given_up if op.process in place]
+    broken = [op for op in case.evidence.given_up if op.process in place]
     broken.sort(key=lambda op: place[op.process])
     left = _left(case, broken)
     server = None if left else _ended_server(case, failed)
@@ -52,7 +51,7 @@ def _finding(case: Case, failed: list[int]) -> RuleFinding:
     gave_up = gave_up and bool(broken)
     # One that became another program never comes to an end of what it was, as one does that has
     # ended well, perhaps after all that it was to do.
-    turned = () if server is None or evidence.ends[server].exit_word != EXEC else (server,)
+    turned = () if server is None or case.evidence.ends[server].exit_word != EXEC else (server,)
     return RuleFinding(
         kind="process_failed",
         summary=summary(case, failed, broken, server, left, gave_up),
@@ -61,8 +60,8 @@ def _finding(case: Case, failed: list[int]) -> RuleFinding:
         culprits=turned or tuple(case.by_rank(op.process for op in left)),
         waiting=tuple(failed),
         op=broken[0].call.op if broken else None,
-        locations=evidence.locations([*broken, *left]),
-        at_ns=evidence.ends[failed[0]].t_ns,
+        locations=case.evidence.locations([*broken, *left]),
+        at_ns=case.evidence.ends[failed[0]].t_ns,
         scope=Scope.of(members=failed),
     )
 
@@ -71,11 +70,10 @@ def _left(case: Case, broken: Sequence[Op]) -> list[Op]:
     """What those did not wait for who ended well before others lost contact in that very exchange:
     with the process went its part in it, of which nothing may have been sent yet.
     """
-    ends = case.evidence.ends
     found: dict[int, Op] = {}
     for op in broken:
-        for other in case.evidence.sample.partners(op):
-            end, seen = ends[other.process], other.call.origin != "c++" and not other.on_device
+        for other in case.sample.partners(op):
+            end, seen = case.ends[other.process], other.call.origin != "c++" and not other.on_device
             if other.underway and seen and end.how == CLEAN and end.t_ns <= (op.end_ns or 0):
                 found.setdefault(other.process, other)
     return [*found.values()]
@@ -83,13 +81,12 @@ def _left(case: Case, broken: Sequence[Op]) -> list[Op]:
 
 def _ended_server(case: Case, failed: list[int]) -> int | None:
     """The process that served the failed ones' store and ended well before they failed."""
-    evidence, trace = case.evidence, case.trace
-    first = min(evidence.ends[p].t_ns for p in failed)
-    for place in trace.places:
+    first = min(case.evidence.ends[p].t_ns for p in failed)
+    for place in case.trace.places:
         server = place.server
         if server is None or server in failed or not set(place.processes) & set(failed):
             continue
-        if evidence.ends[server].how == CLEAN and evidence.ends[server].t_ns <= first:
+        if case.evidence.ends[server].how == CLEAN and case.evidence.ends[server].t_ns <= first:
             return server
     return None
 

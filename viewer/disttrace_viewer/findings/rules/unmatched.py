@@ -38,7 +38,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
 
 def _launched_with(case: Case, wait: Wait) -> set[int]:
     """Processes whose launches have messages in flight for one another, from a wait on."""
-    sample, around = case.evidence.sample, case.evidence.sample.around(wait.op)
+    sample, around = case.sample, case.sample.around(wait.op)
     if around is None or around.call.op not in BATCHES:
         return set()
     found, todo = {wait.process}, [wait.process]
@@ -63,7 +63,7 @@ def facing(case: Case, waits: Sequence[Wait]) -> RuleFinding | None:
 
 def _other_tag(case: Case, wait: Wait) -> Op | None:
     """The unmatched other end with another tag; of a receive from any source, of any sender."""
-    op, sample = wait.op, case.evidence.sample
+    op, sample = wait.op, case.sample
     call, tag = op.call, None if op.call.backend in ON_DEVICE else op.call.tag
     if tag is None or not wait.targets:
         return None

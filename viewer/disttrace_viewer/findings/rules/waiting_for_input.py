@@ -109,7 +109,7 @@ def _server(case: Case, waits: Sequence[Wait]) -> int | None:
         and op.call.root == op.call.group_rank
         and op.status == "ok"
         and any(t_ns < op.begin_ns for t_ns in idle)
-        for op in case.evidence.sample.of_process.get(process, ())
+        for op in case.sample.of_process.get(process, ())
     )
     return process if served else None
 
@@ -133,18 +133,17 @@ def _of_connection(inner: Frame) -> bool:
 
 def _may_come(case: Case, process: int) -> bool:
     """Whether it lives, and no thread or process of its own is known to have failed."""
-    evidence = case.evidence
-    end, mine = evidence.ends[process], evidence.trace.processes[process]
+    end, mine = case.evidence.ends[process], case.evidence.trace.processes[process]
     if end.held is not None or outside.frozen_ns(case, process):
         return False
     if end.how != ALIVE and not (end.how == SILENT and process in case.cut_off):
         return False
-    children = evidence.trace.children.get(mine.id, ())
+    children = case.evidence.trace.children.get(mine.id, ())
     return not (
         any(outside.failed_threads(case, process))
         or any(worker.code for worker in mine.workers)
         or any(usage.failed for usage in mine.usage)
-        or any(evidence.ends[c].how not in (ALIVE, CLEAN, end.how) for c in children)
+        or any(case.evidence.ends[c].how not in (ALIVE, CLEAN, end.how) for c in children)
     )
 
 
@@ -153,7 +152,7 @@ def _usual(case: Case, wait: Wait) -> bool:
     trace, here = case.trace, site(wait.op.call)
     return any(
         process == wait.process and site(trace.call(call)) == here
-        for process, call in case.evidence.sample.longest
+        for process, call in case.sample.longest
     )
 
 

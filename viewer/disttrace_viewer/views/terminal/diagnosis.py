@@ -183,22 +183,21 @@ def _verdict_of_health(case: Case) -> Line:
 
 def not_yet(case: Case) -> str | None:
     """Which ranks have been waiting, where that lasts too short a time to be a fault."""
-    evidence, trace = case.evidence, case.trace
-    if not evidence.live:
+    if not case.evidence.live:
         return None
     for wait in case.oldest():
         if case.old(wait) or not (wait.targets or wait.absent):
             continue
         inside = [w for w in case.inside(wait.exchange) if w.late_ns is None]
         who = [w.process for w in inside]
-        age_s = max(evidence.age_ns(w.op) for w in inside) / 1e9
-        missing = sentences.processes(trace, wait.targets, wait.absent)
+        age_s = max(case.evidence.age_ns(w.op) for w in inside) / 1e9
+        missing = sentences.processes(case.trace, wait.targets, wait.absent)
         judges = max(1, int(age_s * 0.8))
         return (
-            f"No fault yet: {sentences.processes(trace, who)} {sentences.have(who)} been"
+            f"No fault yet: {sentences.processes(case.trace, who)} {sentences.have(who)} been"
             f" waiting {sentences.span(age_s * 1e9)} for {missing} in"
-            f" {sentences.operation(trace, wait.op)} (counts as stalled after"
-            f" {evidence.stall_ns / 1e9:g} s; --stall {judges} judges earlier)."
+            f" {sentences.operation(case.trace, wait.op)} (counts as stalled after"
+            f" {case.evidence.stall_ns / 1e9:g} s; --stall {judges} judges earlier)."
         )
     return None
 
@@ -292,7 +291,7 @@ def _stacks(case: Case, findings: Sequence[RuleFinding]) -> Iterator[Line]:
 
 def _stack(case: Case, process: int) -> Stack:
     """Where it was sampled last, where it failed, or the call that it is in."""
-    end = case.evidence.ends[process]
+    end = case.ends[process]
     if end.failure is not None:
         return end.failure.stack
     sampled = case.evidence.stack(process)
@@ -306,7 +305,7 @@ def _stack(case: Case, process: int) -> Stack:
 
 def _coverage(case: Case) -> Iterator[Line]:
     found = coverage(case)
-    count = sum(case.evidence.sample.counts.values())
+    count = sum(case.sample.counts.values())
     journals, jobs = case.trace.count(range(len(case.trace.processes))), len(case.trace.jobs)
     yield Line("")
     of = sorted({p.source for p in case.trace.processes} - {JOURNAL})

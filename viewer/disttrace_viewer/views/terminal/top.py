@@ -162,21 +162,20 @@ def snapshot_of(
     case: Case, findings: Sequence[RuleFinding], activity: Shares, others: Sequence[Other] = ()
 ) -> Snapshot:
     """The snapshot at the instant at which the case stops: now, while a process lives here."""
-    evidence, trace = case.evidence, case.trace
-    states = {end.state for end in evidence.ends}
+    states = {end.state for end in case.evidence.ends}
     serious = [finding for finding in findings if finding.severity != NOTE]
-    activity = _with_absence(serious, activity, [p.id for p in trace.processes])
-    rows = [_position(place, trace, activity) for place in places(case, serious)]
+    activity = _with_absence(serious, activity, [p.id for p in case.trace.processes])
+    rows = [_position(place, case.trace, activity) for place in places(case, serious)]
     return Snapshot(
-        at_ns=evidence.cut_ns,
-        live=evidence.runs,
-        silent=not evidence.runs and UNKNOWN in states,
-        jobs=tuple(job.id for job in sorted(trace.jobs, key=lambda job: -len(job.processes))),
-        processes=len(trace.processes),
+        at_ns=case.evidence.cut_ns,
+        live=case.evidence.runs,
+        silent=not case.evidence.runs and UNKNOWN in states,
+        jobs=tuple(job.id for job in sorted(case.trace.jobs, key=lambda job: -len(job.processes))),
+        processes=len(case.trace.processes),
         verdict=_verdict(case, serious),
         rows=tuple(rows),
-        ops_per_s=sum(activity.ops_per_s.values()) if evidence.runs else None,
-        problems=len(trace.problems),
+        ops_per_s=sum(activity.ops_per_s.values()) if case.evidence.runs else None,
+        problems=len(case.trace.problems),
         others=tuple(others),
     )
 
@@ -223,7 +222,7 @@ def _verdict(case: Case, findings: Sequence[RuleFinding]) -> Headline:
         return Headline(WAITING, None, None, f"{text} in full (`disttrace diagnose`).", 0)
     if not case.evidence.runs:
         alone = "and no process runs any more"
-        if any(end.state == UNKNOWN for end in case.evidence.ends):
+        if any(end.state == UNKNOWN for end in case.ends):
             alone = "and nothing here can tell whether a process still runs"
         return Headline(WELL, None, None, f"No fault was found, {alone}.", 0)
     return Headline(WELL, None, None, "No fault yet: no rank waits for a missing one.", 0)
