@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.analysis.liveness import Observation
-from disttrace_viewer.diagnosis.positions import positions
+from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal
 from support.scenes import (
@@ -461,4 +461,4 @@ def test_what_the_kernel_says_of_a_missing_rank(
     assert (missing.kind, ranks(tmp_path, missing.culprits)) == ("missing_participant", [1])
     assert f"rank 1 {words}" in missing.summary
     assert hint in (missing.hint or "")
-    assert positions(case, found)[0] == line
+    assert places(case, found)[0].line(case) == line

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from disttrace_viewer.analysis.liveness import Observation
-from disttrace_viewer.diagnosis.positions import positions
+from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording.sentences import NATIVE
@@ -556,7 +556,9 @@ def test_what_cxx_issued_is_not_over_when_another_of_its_number_is(tmp_path: Pat
     case, found = verdict(tmp_path)
     mismatch = only(found)
     assert (mismatch.kind, ranks(tmp_path, mismatch.culprits)) == ("op_mismatch", [2])
-    assert "  in all_reduce #3 of the default group  train.py:10" in positions(case, found)[0]
+    assert "  in all_reduce #3 of the default group  train.py:10" in places(case, found)[0].line(
+        case
+    )
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["swapped", "a name of its own on each"])

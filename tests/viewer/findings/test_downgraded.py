@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from disttrace_viewer.diagnosis import live
-from disttrace_viewer.diagnosis.positions import positions
+from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.report import healthy
 from support.journals import MS, T0, UNIX_NS, Journal
 from support.scenes import (
@@ -245,7 +245,7 @@ def test_a_job_that_goes_on_without_a_node_that_was_killed(tmp_path: Path, how: 
     case, (found, *_) = verdict(tmp_path, look=all_gone)
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
     assert found.severity == ("note" if how == "killed" else "error")
-    told = [line.split("  ")[0] for line in positions(case, [found])]
+    told = [place.line(case).split("  ")[0] for place in places(case, [found])]
     assert {"rank 0 (attempt 0)", "rank 0 (attempt 1)"} < {*told}
 
 
@@ -334,7 +334,12 @@ def test_who_only_begins_to_make_a_group_is_told_to_be_in_that(tmp_path: Path) -
     journal.begin(call, S)
     stand(journal, S + 500 * MS, "train.py", 3, "main")
     case, found = verdict(tmp_path, look=all_gone)
-    assert positions(case, found)[0].partition("  ")[2].startswith("killed  in ProcessGroupGloo")
+    assert (
+        places(case, found)[0]
+        .line(case)
+        .partition("  ")[2]
+        .startswith("killed  in ProcessGroupGloo")
+    )
 
 
 def swept(folder: Path, *, role: str = "main", second: bool = True) -> Journal:

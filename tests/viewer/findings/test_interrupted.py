@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.diagnosis.positions import positions
+from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.report import healthy
 from support.journals import MS, Journal
 from support.scenes import (
@@ -50,7 +50,7 @@ def test_a_job_that_is_interrupted_is_healthy(tmp_path: Path) -> None:
     assert healthy([found])
     case, told = verdict(tmp_path)
     said = "ranks 0, 2  killed  was interrupted from outside  train.py:44 in load"
-    assert positions(case, told)[-1] == said
+    assert places(case, told)[-1].line(case) == said
 
 
 def test_a_launcher_that_is_stopped_interrupts_its_workers(tmp_path: Path) -> None:

@@ -288,33 +288,27 @@ def _bounds(
         {"above": [a for a, _ in edges], "clock": [c for _, c in edges]},
         schema={"above": pl.Int64, "clock": pl.Int64},
     )
-    # Something of ``first`` happened before something of ``second``: first <= second.
-    pairs = (
-        sides.join(tree, on="clock")
-        .join(sides, left_on=["exchange", "above"], right_on=["exchange", "clock"], suffix="_above")
+    # Something of ``first`` happened before something of ``second``: of a message its send, of a
+    # collective the begin in either.
+    there = tree.rename({"above": "first", "clock": "second"})
+    back = tree.select(first="clock", second="above")
+    met = (
+        pl.concat([there, back])
+        .join(sides, left_on="first", right_on="clock")
+        .join(sides, left_on=["exchange", "second"], right_on=["exchange", "clock"], suffix="_of")
+        .select("first", "second", "begin", end="end_of")
         .collect()
         .lazy()
     )
-    begin, end = pl.col("begin"), pl.col("end")
-    begin_above, end_above = pl.col("begin_above"), pl.col("end_above")
-    down = pairs.select("above", "clock", t=end, bound=end - begin_above, upper=True)
-    up = pairs.select("above", "clock", t=begin, bound=begin - end_above, upper=False)
-    sent = messages.lazy().select("first", "second", "begin", "end", bound=end - begin)
-    sent_down = sent.rename({"first": "above", "second": "clock"}).join(
-        tree, on=["above", "clock"], how="semi"
+    both = pl.concat([met, messages.lazy().select("first", "second", "begin", "end")])
+    apart = pl.col("end") - pl.col("begin")
+    down = both.join(there, on=["first", "second"]).select(
+        above="first", clock="second", t="end", bound=apart, upper=True
     )
-    sent_up = sent.rename({"first": "clock", "second": "above"}).join(
-        tree, on=["above", "clock"], how="semi"
+    up = both.join(back, on=["first", "second"]).select(
+        above="second", clock="first", t="begin", bound=-apart, upper=False
     )
-    columns = ("above", "clock", "t", "bound", "upper")
-    rows = pl.concat(
-        [
-            down.select(columns),
-            up.select(columns),
-            sent_down.with_columns(t="end", upper=True).select(columns),
-            sent_up.with_columns(t="begin", bound=-pl.col("bound"), upper=False).select(columns),
-        ]
-    ).drop_nulls()
+    rows = pl.concat([down, up]).drop_nulls()
     return _binned(rows.collect())
 
 

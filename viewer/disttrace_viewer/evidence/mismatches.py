@@ -177,41 +177,18 @@ def judge(members: Members, size: int) -> tuple[str, frozenset[int], Mapping[int
     In this order, since each decides what the next one means: operation, root, dtype, sizes by
     the operation's own rule, reduce op.
     """
-    for kind, read in _SIMPLE[:3]:
-        found = _unequal(members, read, size)
-        if found is not None:
-            return (kind, *found)
-    odd = _sizes(members, size)
-    if odd is not None:
-        reported = {r: op for r, op in members.items() if op.call.shapes is not None}
-        return ("shape_mismatch", odd, {r: _shape_words(op) for r, op in reported.items()})
-    kind, read = _SIMPLE[3]
-    found = _unequal(members, read, size)
-    return None if found is None else (kind, *found)
+    for kind, read in _READ.items():
+        odd = _sizes(members, size) if kind == "shape_mismatch" else None
+        if kind == "shape_mismatch" and odd is None:
+            continue
+        known = {rank: value for rank, op in members.items() if (value := read(op)) is not None}
+        if odd is not None or len({*known.values()}) > 1:
+            return kind, minority(known, size) if odd is None else odd, known
+    return None
 
 
-def _dtype(call: Call) -> str | None:
-    return "/".join(sorted(set(call.dtypes))) if call.dtypes else None
-
-
-_SIMPLE: tuple[tuple[str, Callable[[Call], str | None]], ...] = (
-    ("op_mismatch", lambda call: call.op if call.op != UNKNOWN_OP else None),
-    ("root_mismatch", lambda call: None if call.root is None else str(call.root)),
-    ("dtype_mismatch", _dtype),
-    ("reduce_op_mismatch", lambda call: call.reduce_op),
-)
-KINDS = frozenset({"shape_mismatch", *(kind for kind, _ in _SIMPLE)})
-"""Of differences."""
-
-
-def _unequal(
-    members: Members, read: Callable[[Call], str | None], size: int
-) -> tuple[frozenset[int], Mapping[int, str]] | None:
-    values = {rank: read(op.call) for rank, op in members.items()}
-    known = {rank: value for rank, value in values.items() if value is not None}
-    if len(set(known.values())) < 2:
-        return None
-    return minority(known, size), known
+def _dtype(op: Op) -> str | None:
+    return "/".join(sorted(set(op.call.dtypes))) if op.call.dtypes else None
 
 
 def minority(values: Mapping[int, Hashable], size: int) -> frozenset[int]:
@@ -369,10 +346,23 @@ def _splits(op: Op, size: int) -> tuple[list[int] | None, list[int] | None]:
     return sides[0], sides[1]
 
 
-def _shape_words(op: Op) -> str:
-    shapes = op.call.shapes or ()
+def _shape_words(op: Op) -> str | None:
+    if (shapes := op.call.shapes) is None:
+        return None
     shown = " + ".join("x".join(map(str, s)) or "1" for s in shapes[:3])
     shown += " + ..." if len(shapes) > 3 else ""
     elements = op.elements or 0
     word = "element" if elements == 1 else "elements"
     return f"{elements:,} {word}" + (f" ({shown})" if len(shapes) > 1 or "x" in shown else "")
+
+
+_READ: Mapping[str, Callable[[Op], str | None]] = {
+    "op_mismatch": lambda op: op.call.op if op.call.op != UNKNOWN_OP else None,
+    "root_mismatch": lambda op: None if op.call.root is None else str(op.call.root),
+    "dtype_mismatch": _dtype,
+    "shape_mismatch": _shape_words,
+    "reduce_op_mismatch": lambda op: op.call.reduce_op,
+}
+"""What members have to have in common, in words; sizes by the operation's own rule."""
+KINDS = frozenset(_READ)
+"""Of differences."""
