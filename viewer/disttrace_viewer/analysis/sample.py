@@ -91,6 +91,11 @@ class Sample:
         place = bisect.bisect_left(kept, number, key=lambda op: op.number)
         return kept[place] if place < len(kept) and kept[place].number == number else None
 
+    def in_stream(self, process: int, stream: Stream) -> list[Op]:
+        """The kept collectives of a process in a stream, by their number in the process."""
+        kept = self.of_process.get(process, ())
+        return [op for op in kept if op.call.kind == COLLECTIVE and op.call.stream == stream]
+
     def around(self, op: Op) -> Op | None:
         """The composed operation of which one is a part; None where there is none, or not kept."""
         return self.get(op.process, op.parent)

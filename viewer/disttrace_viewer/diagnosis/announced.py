@@ -100,13 +100,10 @@ def _finding(case: Case, one: Mapping[str, Any]) -> RuleFinding:
         because=tuple(values.get("because") or (AT_THE_TIME,))
         if values.get("certainty") != CERTAIN
         else (),
-        hint=values.get("hint"),
+        **{name: values.get(name) for name in ("hint", "op", "group", "seq")},
         culprits=culprits,
         absent_ranks=tuple({*values["culprit_ranks"]} - {*trace.ranks_of(culprits)}),
         waiting=waiting,
-        op=values.get("op"),
-        group=values.get("group"),
-        seq=values.get("seq"),
         locations=tuple(
             CodeLocation(known[w["process"]], w["file"], w["line"], w["function"], w.get("op"))
             for w in values["locations"]

@@ -168,11 +168,9 @@ def _gets_on(evidence: Evidence, waiting: set[int]) -> bool:
 
 def _threads_beside(evidence: Evidence) -> set[tuple[int, int]]:
     """Threads, with their processes, that have only used stores, beside the main one."""
-    kinds: dict[tuple[int, int], set[str]] = {}
-    for op in evidence.sample.ops:
-        if op.thread:
-            kinds.setdefault((op.process, op.thread), set()).add(op.call.kind)
-    return {thread for thread, found in kinds.items() if found == {"store"}}
+    beside = (op for op in evidence.sample.ops if op.thread)
+    kinds = together(((op.process, op.thread), op.call.kind) for op in beside)
+    return {thread for thread, found in kinds.items() if {*found} == {"store"}}
 
 
 def _took_part(evidence: Evidence, polls: Op) -> bool:

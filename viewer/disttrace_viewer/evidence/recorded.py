@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -173,9 +172,8 @@ class Recorded:
         """The threads by which each process takes part in the operations of groups: what it is at
         is known by them. Where there are none, that is its main thread (0).
         """
-        found: dict[int, set[int]] = defaultdict(set)
-        for op in self.sample.of_kind(*GROUPED):
-            found[op.process].add(op.thread)
+        made = self.sample.of_kind(*GROUPED)
+        found = sample.together((op.process, op.thread) for op in made)
         return {process: frozenset(threads) for process, threads in found.items()}
 
     def course(self, process: int, stream: Stream) -> Course | None:

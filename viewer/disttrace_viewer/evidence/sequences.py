@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from disttrace_viewer.analysis.out_of_step import SWAPPED, Shift, first_shift
 from disttrace_viewer.analysis.past import Place, callers_of, op_of, place_of
-from disttrace_viewer.analysis.sample import Course
+from disttrace_viewer.analysis.sample import Course, together
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Call, Stream
 from disttrace_viewer.trace.process import Stack
@@ -45,13 +45,13 @@ def steps(evidence: Evidence, past: Iterable[tuple[Stream, Mapping[int, Course]]
         group = None if stream[0] is None else evidence.trace.groups[stream[0]]
         if group is None or len(courses) < 2:
             continue
-        first, together = aligned(courses)
-        calls = {call.index: call for of in together.values() for call in of}
+        first, made = aligned(courses)
+        calls = {call.index: call for of in made.values() for call in of}
         places = {index: place_of(call) for index, call in calls.items()}
-        called = {p: [places[call.index] for call in of] for p, of in together.items()}
+        called = {p: [places[call.index] for call in of] for p, of in made.items()}
         shift = _shift(evidence, stream, called, group.size)
         if shift is None and (callers := called_from(calls, places)) != places:
-            by_callers = {p: [callers[call.index] for call in of] for p, of in together.items()}
+            by_callers = {p: [callers[call.index] for call in of] for p, of in made.items()}
             shift = _shift(evidence, stream, by_callers, group.size)
         if shift is not None:
             shifts[stream] = shift.later(first - 1)
@@ -131,8 +131,6 @@ def _kept(evidence: Evidence) -> Iterator[tuple[Stream, Mapping[int, Course]]]:
 
 def threads(evidence: Evidence, stream: Stream) -> bool:
     """Whether several threads of a process call into a stream."""
-    found: dict[int, set[int | None]] = {}
-    for members in evidence.sample.streams.get(stream, {}).values():
-        for op in members:
-            found.setdefault(op.process, set()).add(op.thread)
-    return any(len(threads) > 1 for threads in found.values())
+    members = evidence.sample.streams.get(stream, {}).values()
+    found = together((op.process, op.thread) for kept in members for op in kept)
+    return any(len({*of}) > 1 for of in found.values())

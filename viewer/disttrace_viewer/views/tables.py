@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.analysis.sample import innermost, together
 from disttrace_viewer.analysis.statistics import by_device, with_shapes
 from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.trace.columns import STATUS, WAIT_END
@@ -319,9 +319,7 @@ def groups(trace: JobTrace) -> pl.DataFrame:
     """One row per member of a group, also for members of which no process was seen."""
     rows: list[tuple[Any, ...]] = []
     for group in trace.groups:
-        seen: dict[int | None, list[int]] = {}
-        for member in group.members:
-            seen.setdefault(member.rank, []).append(member.process)
+        seen = together((member.rank, member.process) for member in group.members)
         job = trace.processes[group.members[0].process].job if group.members else None
         backend = ",".join(sorted(set(group.backends.values()))) or None
         about = (job, group.id, group.name, group.desc, backend, group.size, group.default)
@@ -467,10 +465,8 @@ def _absent(exchanges: Exchanges) -> pl.Series:
     short = table.filter(pl.col("arrived") < pl.col("expected"))
     rows: list[list[int]] = [[]] * table.height
     if short.height:
-        came: dict[int, set[int]] = {}
         some = exchanges.participants(short["exchange"])
-        for exchange, rank in some.select("exchange", "group_rank").iter_rows():
-            came.setdefault(exchange, set()).add(rank)
+        came: dict[int, list[int]] = together(some.select("exchange", "group_rank").iter_rows())
         for exchange, expected in short.select("exchange", "expected").iter_rows():
-            rows[exchange] = [r for r in range(expected) if r not in came[exchange]]
+            rows[exchange] = sorted({*range(expected)} - {*came[exchange]})
     return pl.Series("missing", rows, dtype=pl.List(pl.Int64()))

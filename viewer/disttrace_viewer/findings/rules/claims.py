@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from disttrace_viewer.analysis.sample import STORES
+from disttrace_viewer.analysis.sample import STORES, together
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.wait import COLLECTIVE, MESSAGE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
@@ -69,14 +69,10 @@ def address(case: Case, store: Store) -> Hashable:
 
 def find_duplicates(case: Case) -> Iterator[RuleFinding]:
     """One finding per rank that is claimed twice, where a rank waits or fails over it."""
-    claims: dict[tuple[Hashable, int], list[Join]] = {}
-    everybody: dict[Hashable, list[Join]] = {}
-    for join in joins(case, by_hand=True):
-        if join.store.port == 0:
-            continue  # any free port: no process can meet another there
-        everybody.setdefault(join.address, []).append(join)
-        if join.rank is not None:
-            claims.setdefault((join.address, join.rank), []).append(join)
+    # Of any free port no process can meet another there.
+    made = [join for join in joins(case, by_hand=True) if join.store.port != 0]
+    everybody = together((join.address, join) for join in made)
+    claims = together(((one.address, one.rank), one) for one in made if one.rank is not None)
     for (address, rank), found in sorted(claims.items(), key=lambda item: item[0][1]):
         rivals = _rivals(case, found) if len(found) > 1 else []
         if len(rivals) < 2:
@@ -99,10 +95,10 @@ def _rivals(case: Case, found: Sequence[Join]) -> list[Join]:
     since = {p: case.trace.processes[p].start_ns for p in newest}
     until = {p: case.evidence.until_ns(p) for p in newest}
 
-    def together(p: int, q: int) -> bool:
+    def met(p: int, q: int) -> bool:
         return p != q and since[p] <= until[q] and since[q] <= until[p]
 
-    return [join for p, join in newest.items() if any(together(p, q) for q in newest)]
+    return [join for p, join in newest.items() if any(met(p, q) for q in newest)]
 
 
 def _unclaimed(found: Sequence[Join]) -> list[int]:

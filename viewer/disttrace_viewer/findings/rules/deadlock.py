@@ -132,7 +132,8 @@ def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait, bool] | Non
             if other.any_of or 2 * len(wait.arrived) <= size:
                 continue
             mine = case.sample.of_process[other.process]
-            last = max((op.number for op in _in_stream(case, other.process, wait)), default=0)
+            here = case.sample.in_stream(other.process, wait.op.call.stream)
+            last = max((op.number for op in here), default=0)
             since = [op for op in mine if op.call.kind == MESSAGE and op.number > last > 0]
             through = any(
                 op.status == "ok" and site(op.call) == site(other.op.call) for op in since
@@ -169,13 +170,12 @@ def _elsewhere(waits: Sequence[Wait]) -> Iterator[tuple[Wait, Wait]]:
 
 def _beside(case: Case, waits: Sequence[Wait]) -> list[int]:
     """Members whose calls in that group are made by threads that do not wait in the cycle."""
-    held: dict[int, set[int]] = {}
-    for wait in waits:
-        held.setdefault(wait.process, set()).add(wait.op.thread)
-    at_work: dict[tuple[int, str, int | None], set[int]] = {}
-    for process in held:
-        for op in case.sample.of_process.get(process, ()):
-            at_work.setdefault((process, op.call.kind, op.call.group), set()).add(op.thread)
+    held = together((wait.process, wait.op.thread) for wait in waits)
+    at_work = together(
+        ((process, op.call.kind, op.call.group), op.thread)
+        for process in held
+        for op in case.sample.of_process.get(process, ())
+    )
     # Members of an exchange share their targets, as one object.
     requested = {(w.op.call.kind, w.op.call.group, id(w.targets)): w.targets for w in waits}
     return sorted(
@@ -183,7 +183,7 @@ def _beside(case: Case, waits: Sequence[Wait]) -> list[int]:
             target
             for (kind, group, _), targets in requested.items()
             for target in (held.keys() & {*targets} if group is not None else ())
-            if held[target].isdisjoint(at_work.get((target, kind, group), held[target]))
+            if {*held[target]}.isdisjoint(at_work.get((target, kind, group), held[target]))
         }
     )
 
@@ -313,15 +313,10 @@ def _short(case: Case, waits: Sequence[Wait]) -> str | None:
     return None
 
 
-def _in_stream(case: Case, process: int, wait: Wait) -> list[Op]:
-    """The collectives of a process in the stream of a wait."""
-    ops = case.sample.of_process.get(process, ())
-    return [op for op in ops if op.call.kind == COLLECTIVE and op.call.stream == wait.stream]
-
-
 def _newest(case: Case, process: int, wait: Wait) -> int:
-    """The newest number that a process has there."""
-    return max((op.seq or 0 for op in _in_stream(case, process, wait)), default=0)
+    """The newest number that a process has in the stream of a wait."""
+    here = case.sample.in_stream(process, wait.op.call.stream)
+    return max((op.seq or 0 for op in here), default=0)
 
 
 def _behind(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:

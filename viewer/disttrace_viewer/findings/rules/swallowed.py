@@ -122,12 +122,5 @@ def _is_next(case: Case, raised: Op, wanted: Op) -> bool:
 
 def _numbered(case: Case, process: int, like: Op, seq: int) -> Op | None:
     """The kept operation of a process under a number of the stream of another one."""
-    stream = like.call.stream
-    return next(
-        (
-            op
-            for op in case.sample.of_process.get(process, ())
-            if op.seq == seq and op.call.kind == COLLECTIVE and op.call.stream == stream
-        ),
-        None,
-    )
+    here = case.sample.in_stream(process, like.call.stream)
+    return next((op for op in here if op.seq == seq), None)

@@ -247,10 +247,11 @@ def initialization(names: Names, inside: pl.DataFrame) -> tuple[Phase, ...]:
         .collect()
     )
     rows = operations.filter(pl.col("kind").is_in(["composed", "constructor"])).to_dicts()
-    made: dict[int, list[Operation]] = {}
-    for row in rows:
-        if row["op"] in _MAKERS or row["op"].startswith("ProcessGroup"):
-            made.setdefault(row["process"], []).append(row)
+    made = together(
+        (row["process"], row)
+        for row in rows
+        if row["op"] in _MAKERS or row["op"].startswith("ProcessGroup")
+    )
     busy = set(operations.filter(IN_FLIGHT)["process"].to_list())
     members = {member.process for group in trace.groups for member in group.members}
     found = [
@@ -342,10 +343,11 @@ def _other_stores(names: Names, rows: Sequence[Operation]) -> Iterator[Phase]:
     """Stores that no launcher serves and in which no group met: their servers and clients."""
     trace = names.trace
     met = {group.place for group in trace.groups}
-    made: dict[str, list[Operation]] = {}
-    for row in rows:
-        if row["kind"] == "constructor" and row["store"] is not None:
-            made.setdefault(trace.stores[row["store"]].place, []).append(row)
+    made = together(
+        (trace.stores[row["store"]].place, row)
+        for row in rows
+        if row["kind"] == "constructor" and row["store"] is not None
+    )
     for place in trace.places:
         opened = made.get(place.id)
         launched = place.server is not None and trace.processes[place.server].is_agent

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.process_ends import FAILED, KILLED, UNKNOWN
+from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.values import dataclass
@@ -118,9 +119,8 @@ class Maker:
     def collectives(self, exchanges: Exchanges, items: pl.Series) -> dict[int, Row]:
         """Rows by exchange."""
         table = exchanges.collectives[items].to_dicts()
-        members: dict[int, list[dict[str, Any]]] = {}
-        for one in exchanges.participants(items).iter_rows(named=True):
-            members.setdefault(one["exchange"], []).append(one)
+        rows = exchanges.participants(items).iter_rows(named=True)
+        members = together((one["exchange"], one) for one in rows)
         within = self._parents(o for found in members.values() for o in found)
         return {
             row["exchange"]: self._collective(row, members[row["exchange"]], within)
@@ -187,10 +187,10 @@ class Maker:
 
     def _places(self, arrived: Sequence[Operation]) -> Sequence[Text]:
         """Where its members called it from; nothing where all did alike."""
-        found: dict[str, list[int]] = {}
-        for one in arrived:
-            where = place(self.trace.stack(one["call"])) or "an unknown line"
-            found.setdefault(where, []).append(one["process"])
+        found = together(
+            (place(self.trace.stack(one["call"])) or "an unknown line", one["process"])
+            for one in arrived
+        )
         if len(found) < 2:
             return ()
         return [
@@ -258,10 +258,8 @@ class Maker:
 
     def steps(self, operations: pl.DataFrame) -> dict[int, Row]:
         """Rows by ``item`` for local operations."""
-        found: dict[int, list[dict[str, Any]]] = {}
-        for one in operations.iter_rows(named=True):
-            found.setdefault(one["item"], []).append(one)
-        return {item: self._step(together) for item, together in found.items()}
+        found = together((one["item"], one) for one in operations.iter_rows(named=True))
+        return {item: self._step(those) for item, those in found.items()}
 
     def _step(self, together: Sequence[Operation]) -> Row:
         call = self.trace.call(together[0]["call"])
