@@ -81,6 +81,7 @@ class Wait:
         return not (self.targets or self.absent or self.unknown)
 
 
+Waits = Sequence[Wait]
 SOON_NS = 100_000_000
 """Who begins so much after a time limit by the same clock was not there while it ran."""
 

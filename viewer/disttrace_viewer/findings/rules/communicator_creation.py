@@ -18,6 +18,7 @@ from disttrace_viewer.evidence.wait import (
     OTHER,
     RENDEZVOUS,
     Wait,
+    Waits,
     import_limit_ns,
 )
 from disttrace_viewer.findings.case import Case
@@ -57,9 +58,7 @@ def is_creation(finding: RuleFinding) -> bool:
     return finding.severity == NOTE and finding.kind == "no_progress"
 
 
-def _finding(
-    case: Case, op: Op, inside: Sequence[Op], waits: Sequence[Wait], lasts_ns: int
-) -> RuleFinding:
+def _finding(case: Case, op: Op, inside: Sequence[Op], waits: Waits, lasts_ns: int) -> RuleFinding:
     who = tuple(case.by_rank(one.process for one in inside))
     limit_ns = timeout_ns(case.evidence, op) // OF_TIMEOUT
     library = name(backend(case.evidence, op))

@@ -129,6 +129,7 @@ def _partners(case: Case, op: Op) -> list[Op]:
     ]
 
 
+Late = Mapping[int, "Held"]
 HINT = "Find what held it up before that call, or allow more time: timeout= of the group."
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from disttrace.journal.code_files import is_library
@@ -10,11 +10,11 @@ from disttrace_viewer.analysis.out_of_step import MOST_SHIFT
 from disttrace_viewer.analysis.process_ends import CLEAN, TOGETHER_NS
 from disttrace_viewer.analysis.sample import STAND_IN, Course, Site, site, together
 from disttrace_viewer.evidence.recorded import DRAINING
-from disttrace_viewer.evidence.wait import COLLECTIVE, RENDEZVOUS, Wait
+from disttrace_viewer.evidence.wait import COLLECTIVE, RENDEZVOUS, Wait, Waits
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import late_arrivals, outside, swallowed, unmatched
-from disttrace_viewer.findings.rules.late_arrivals import Held
+from disttrace_viewer.findings.rules.late_arrivals import Late
 from disttrace_viewer.findings.rules.outside import POLLED_HINT, journals
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.findings.rules.unmatched import with_question
@@ -288,12 +288,7 @@ def _sites(course: Course) -> list[Site]:
 
 
 def summary(
-    case: Case,
-    wait: Wait,
-    inside: Sequence[Wait],
-    sinks: Sequence[int],
-    held: Mapping[int, Held],
-    extra: Sequence[Op],
+    case: Case, wait: Wait, inside: Waits, sinks: Sequence[int], held: Late, extra: Sequence[Op]
 ) -> str:
     """Who never joined, arrived too late or left too early, and who waits for that: all that are
     ``inside``. ``extra``: the calls that these made, and the missing (``sinks``) did not.

@@ -16,6 +16,7 @@ from disttrace_viewer.evidence.wait import (
     RENDEZVOUS,
     SERVER,
     Wait,
+    Waits,
     import_limit_ns,
 )
 from disttrace_viewer.findings.case import Case
@@ -147,9 +148,7 @@ _OPEN = {
 }
 
 
-def _hint(
-    case: Case, wait: Wait, inside: Sequence[Wait], still: Sequence[int], reported: Reported
-) -> str:
+def _hint(case: Case, wait: Wait, inside: Waits, still: Sequence[int], reported: Reported) -> str:
     if still:
         return outside.stopped_hint(case, still) or FROZEN
     if reported:
@@ -255,9 +254,7 @@ FROZEN = (
 )
 
 
-def summary(
-    case: Case, wait: Wait, inside: Sequence[Wait], still: Sequence[int], open_: str | None
-) -> str:
+def summary(case: Case, wait: Wait, inside: Waits, still: Sequence[int], open_: str | None) -> str:
     """``still``: members that stopped running; ``open_``: what the evidence lacks."""
     trace, who = case.trace, [w.process for w in inside]
     name = sentences.operation(trace, wait.op)

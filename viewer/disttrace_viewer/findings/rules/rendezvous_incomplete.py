@@ -8,7 +8,7 @@ from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.rendezvous import UNNAMED, Attempt, Rendezvous, host_of
-from disttrace_viewer.evidence.wait import NODES, RENDEZVOUS, Wait
+from disttrace_viewer.evidence.wait import NODES, RENDEZVOUS, Wait, Waits
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import downgraded, ended_unseen, late_arrivals, outside
@@ -169,9 +169,6 @@ _SHOWN = 4
 """Ranks without a journal of which their launcher knows something."""
 
 
-Waits = Sequence[Wait]
-
-
 def summary(
     case: Case, wait: Wait, same: Waits, sinks: Sequence[int], elsewhere: Waits, *, start: bool
 ) -> str:
@@ -296,9 +293,7 @@ def _finding_of_nodes(case: Case, wait: Wait) -> RuleFinding:
     )
 
 
-def _nodes_summary(
-    case: Case, attempt: Attempt, same: Sequence[Wait], late: Sequence[Attempt]
-) -> str:
+def _nodes_summary(case: Case, attempt: Attempt, same: Waits, late: Sequence[Attempt]) -> str:
     """Who waits where, how many came, and what is known of the others, the ``late`` too."""
     trace, who = case.trace, [one.process for one in case.agents.arrived(attempt)]
     name = "" if attempt.run in (None, UNNAMED) else f" {attempt.run!r}"
