@@ -88,6 +88,9 @@ def find_unwaited(case: Case) -> Iterator[RuleFinding]:
             f" {op.call.op} at {sentences.line(op)}{again}, and dropped the Work.",
             hint="Keep the Work and wait for it before the tensors are used or freed.",
             culprits=found.processes,
-            **{**case.about(op), "group": found.group},
+            op=op.call.op,
+            group=found.group,
+            seq=op.seq,
+            at_ns=op.begin_ns,
             locations=case.evidence.locations([op]),
         )
