@@ -91,10 +91,7 @@ class Exchanges:
             wanted = wanted.filter(pl.col("exchange").is_in(kept.implode()))
         keys = wanted.join(
             self._streams.lazy(), on=["group", "backend"], how="left", nulls_equal=True
-        ).select(
-            "exchange",
-            _EXCHANGE,
-        )
+        ).select("exchange", _EXCHANGE)
         return self.collective_operations().join(keys, on="_exchange", how="inner")
 
     @cached_property
@@ -351,11 +348,9 @@ def _joined(sides: pl.LazyFrame, messages: pl.DataFrame) -> list[AbstractSet[int
         .sort("stream")
         .collect()
     )
-    found: dict[frozenset[int], None] = {}
-    found.update((frozenset(clocks), None) for clocks in groups["clock"].to_list())
     ways = set(messages.select("first", "second").unique().iter_rows())
-    found.update((frozenset(way), None) for way in sorted(ways) if way[::-1] in ways)
-    return list(found)
+    both = sorted(way for way in ways if way[::-1] in ways)
+    return list(dict.fromkeys(map(frozenset, [*groups["clock"].to_list(), *both])))
 
 
 def _clock_of(trace: JobTrace) -> pl.LazyFrame:
