@@ -43,13 +43,13 @@ def take_off(error: BaseException) -> None:
     So do those of wrappers further in, which are looked for no deeper than one call goes.
     """
     kept = first = foreign.traceback_of(error)
-    while first is not None and foreign.is_our_file(first.tb_frame.f_code.co_filename):
+    while first is not None and foreign.is_our_code(first.tb_frame.f_code):
         first = first.tb_next
     if first is not kept:
         foreign.set_traceback(error, first)
     for entry in foreign.entries_of(error):
         inner = entry.tb_next
-        while inner is not None and foreign.is_our_file(inner.tb_frame.f_code.co_filename):
+        while inner is not None and foreign.is_our_code(inner.tb_frame.f_code):
             inner = inner.tb_next
         if inner is not entry.tb_next:
             entry.tb_next = inner
@@ -60,8 +60,8 @@ def is_of_asked(error: BaseException) -> bool:
     traceback = foreign.innermost(error)
     if traceback is None:
         return False
-    file = traceback.tb_frame.f_code.co_filename
-    return not (foreign.is_our_file(file) or foreign.is_library(file))
+    code = traceback.tb_frame.f_code
+    return not (foreign.is_our_code(code) or foreign.is_library(code.co_filename))
 
 
 def is_program_file(path: str) -> bool:

@@ -307,8 +307,7 @@ def is_ours(error: BaseException) -> bool:
     last, own, handlers = None, None, None
     for entry in entries_of(error):
         last, frame = entry, entry.tb_frame
-        file = frame.f_code.co_filename
-        if is_our_file(file):
+        if is_our_code(frame.f_code):
             own = entry
             continue
         if handlers is None:
@@ -317,7 +316,7 @@ def is_ours(error: BaseException) -> bool:
             set_traceback(error, entry)
             _forget_our_own(error)
             return False
-        programs = programs or not is_library(file)
+        programs = programs or not is_library(frame.f_code.co_filename)
     if ours and last is not None and not raises(last):
         shown = args_of(error) or type_name(error) in _SILENT
         ours = bool(shown) and is_of_library(error, _KNOWN)
@@ -342,7 +341,7 @@ def _is_of_our_own(error: BaseException) -> bool:
     inner = innermost(error)
     if entry is None or inner is None:
         return False
-    return all(is_our_file(each.tb_frame.f_code.co_filename) for each in (entry, inner))
+    return all(is_our_code(each.tb_frame.f_code) for each in (entry, inner))
 
 
 def is_library(path: str) -> bool:
@@ -368,15 +367,26 @@ def _interrupted(frame: types.FrameType, handlers: list[types.CodeType | None]) 
 
 
 def is_our_file(path: str) -> bool:
-    """Whether a code object's source file belongs to disttrace's recorder."""
-    return type(path) is InPlace or path.startswith(HOME)
+    """Whether it is a source file of disttrace's recorder."""
+    return path.startswith(HOME)
 
 
-class InPlace(str):
-    """The file of code of ours that runs in place of a function of that file: its source is shown,
-    and we know ours by the type. (From Python 3.13 on equal texts in code are one object.)"""
+def is_our_code(code: types.CodeType) -> bool:
+    """Whether code is of the recorder, also where a function of torch's runs it in place of its own
+    and it bears that function's name and file."""
+    constants = code.co_consts
+    in_place = bool(constants) and type(constants[-1]) is InPlace
+    return in_place or code.co_filename.startswith(HOME)
 
-    __slots__ = ()
 
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str.__str__(self),)
+class InPlace:
+    """The last constant of code that runs in place of a function's own: by that we know it (as
+    `_frames.c` does, by this name), and nothing is put into torch's namespaces. It hashes, as each
+    constant does: a library that looks a frame's code up in a dictionary would get a TypeError of
+    ours otherwise.
+    """
+
+    __slots__ = ("run", "take_off")
+
+    def __init__(self, run: Callable[..., Any], take_off: Callable[[], None]) -> None:
+        self.run, self.take_off = run, take_off

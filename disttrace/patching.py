@@ -200,16 +200,6 @@ def _take_off(finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     errors.take_off(error)
 
 
-@dataclass(slots=True, eq=False)
-class _Replacement:
-    """What a trampoline holds among its constants. It hashes, as each constant does: a library that
-    looks a frame's code up in a set or a dictionary would get a TypeError of ours otherwise.
-    """
-
-    run: Callable[..., Any]
-    take_off: Callable[[], None]
-
-
 def _trampoline(code: types.CodeType, replacement: Callable[..., Any]) -> types.CodeType:
     """Code with the signature of ``code`` that passes everything to ``replacement``."""
     names = code.co_varnames
@@ -232,8 +222,7 @@ def _trampoline(code: types.CodeType, replacement: Callable[..., Any]) -> types.
     if code.co_flags & inspect.CO_VARKEYWORDS:
         parameters.append(f"**{names[rest]}")
         passed.append(f"**{names[rest]}")
-    # A constant stands for the replacement, so nothing is put into torch's own namespaces.
-    holder = _Replacement(replacement, _take_off)
+    holder = foreign.InPlace(replacement, _take_off)
     run = "yield from" if code.co_flags & inspect.CO_GENERATOR else "return"
     source = (
         f"def f({', '.join(parameters)}):\n try: {run} (...).run({', '.join(passed)})\n"
@@ -244,9 +233,9 @@ def _trampoline(code: types.CodeType, replacement: Callable[..., Any]) -> types.
     made: types.CodeType = namespace["f"].__code__
     constants = tuple(holder if constant is ... else constant for constant in made.co_consts)
     return made.replace(
-        co_consts=constants,
+        co_consts=(*constants, holder),
         co_name=code.co_name,
-        co_filename=foreign.InPlace(code.co_filename),
+        co_filename=code.co_filename,
         co_firstlineno=code.co_firstlineno,
         **({"co_qualname": code.co_qualname} if hasattr(code, "co_qualname") else {}),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import pickle
+import pstats
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 from disttrace import foreign
 from support.cores import CORES
 from support.preloaded import to_its_end
-from support.processes import ROOT
+from support.processes import ROOT, python
 
 PROGRAM = Path(__file__).parent / "capture" / "programs" / "foreign.py"
 SOURCES = ROOT / "disttrace"
@@ -235,10 +235,24 @@ def test_as_untraced(tmp_path: Path, name: str, core: str) -> None:
 
 
 def test_code_of_ours_is_known_in_place() -> None:
-    """By the type of its file's name, also where equal texts become one (Python 3.13)."""
+    """By its last constant: its file and its name are plain texts, which go wherever texts may."""
     code = compile("", "theirs.py", "exec")
-    ours = code.replace(co_filename=foreign.InPlace(code.co_filename))
-    files = [code.co_filename, ours.co_filename]
-    assert [foreign.is_our_file(file) for file in files] == [False, True]
-    assert files[0] == files[1]
-    assert type(pickle.loads(pickle.dumps(files[1]))) is str
+    ours = code.replace(co_consts=(foreign.InPlace(print, print),))
+    assert [foreign.is_our_code(one) for one in (code, ours)] == [False, True]
+
+
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_a_profile_of_a_program_can_be_written(tmp_path: Path, switch: str) -> None:
+    """With the names of all that ran, by `marshal`, which takes plain texts only."""
+    program, written = tmp_path / "program.py", tmp_path / "written"
+    program.write_text(
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "dist.broadcast_object_list([1], 0)\n"
+        "dist.destroy_process_group()\n"
+    )
+    options = ("-m", "cProfile", "-o", written, program)
+    python(*options, DISTTRACE=switch, DISTTRACE_DIR=str(tmp_path)).check()
+    names = {name for _, _, name in pstats.Stats(str(written)).stats}  # type: ignore[attr-defined]
+    assert "broadcast_object_list" in names
+    assert len([*tmp_path.glob("*.defs.jsonl")]) == int(switch)

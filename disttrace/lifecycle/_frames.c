@@ -19,6 +19,15 @@ the headers, since to ask for their attributes may run what the program put ther
 #include <Python.h>
 #include <frameobject.h> /* PyFrame_Check of Python 3.10, PyTracebackObject */
 
+/* Whether code runs in place of a function's own: its last constant is `foreign.InPlace`. */
+static int in_place(PyObject *code) {
+    PyObject *constants = PyObject_GetAttrString(code, "co_consts");
+    Py_ssize_t count = constants ? PyTuple_GET_SIZE(constants) : 0;
+    PyObject *last = count ? PyTuple_GET_ITEM(constants, count - 1) : Py_None;
+    Py_XDECREF(constants);
+    return strcmp(Py_TYPE(last)->tp_name, "InPlace") == 0;
+}
+
 /* (file, line, function) of a frame; line 0: none. */
 static PyObject *line_of(PyFrameObject *frame) {
     PyObject *code = (PyObject *)PyFrame_GetCode(frame);
@@ -41,8 +50,10 @@ static PyObject *lines_from(PyFrameObject *frame, Py_ssize_t deepest) {
     Py_INCREF(frame);
     while (lines != NULL && frame != NULL && PyList_GET_SIZE(lines) <= deepest) {
         PyObject *line = line_of(frame), *code = (PyObject *)PyFrame_GetCode(frame);
-        if (line == NULL || PyList_Append(lines, line) < 0) Py_CLEAR(lines);
-        if (PyList_GET_SIZE(codes) < INNER && PyList_Append(codes, code) < 0) Py_CLEAR(lines);
+        int ours = in_place(code);
+        if (line == NULL || (!ours && PyList_Append(lines, line) < 0)) Py_CLEAR(lines);
+        if (!ours && PyList_GET_SIZE(codes) < INNER && PyList_Append(codes, code) < 0)
+            Py_CLEAR(lines);
         Py_DECREF(code);
         Py_XDECREF(line);
         PyFrameObject *back = PyFrame_GetBack(frame);
@@ -69,7 +80,7 @@ static PyObject *lines_of_traceback(PyObject *error, Py_ssize_t deepest) {
         PyObject *file = code ? PyObject_GetAttrString(code, "co_filename") : NULL;
         PyObject *function = file ? PyObject_GetAttrString(code, "co_name") : NULL;
         PyObject *line = function ? PyTuple_Pack(3, file, number, function) : NULL;
-        if (line == NULL || PyList_Insert(lines, 0, line) < 0) Py_CLEAR(lines);
+        if (line == NULL || (!in_place(code) && PyList_Insert(lines, 0, line) < 0)) Py_CLEAR(lines);
         if (lines != NULL && PyList_GET_SIZE(lines) > deepest &&
             PyList_SetSlice(lines, deepest, PyList_GET_SIZE(lines), NULL) < 0)
             Py_CLEAR(lines);

@@ -407,7 +407,7 @@ def _exit_code(code: object) -> int:
 def _is_torch_spawn(error: SystemExit) -> bool:
     raised_in = ""
     for entry in foreign.entries_of(error):
-        if not foreign.is_our_file(entry.tb_frame.f_code.co_filename):
+        if not foreign.is_our_code(entry.tb_frame.f_code):
             raised_in = entry.tb_frame.f_globals.get("__name__", "")
     return raised_in == "torch.multiprocessing.spawn"
 
@@ -426,7 +426,7 @@ def _from_traceback(traceback: types.TracebackType | None) -> list[tuple[str, in
     found: list[tuple[str, int, str]] = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if not foreign.is_our_file(code.co_filename):
+        if not foreign.is_our_code(code):
             found.append((code.co_filename, traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
     return found[::-1]

@@ -118,8 +118,9 @@ def walked(skip: int) -> Lines:
             inner: list[CodeType] = []
             while frame is not None and len(lines) < _DEEPEST:
                 code = frame.f_code
-                inner += [code] if len(inner) < _INNER else []
-                lines.append((code.co_filename, frame.f_lineno or 0, code.co_name))
+                if not foreign.is_our_code(code):
+                    inner += [code] if len(inner) < _INNER else []
+                    lines.append((code.co_filename, frame.f_lineno or 0, code.co_name))
                 frame = frame.f_back
             found[ident] = [*waits_in(inner, lines), *lines]
     finally:

@@ -18,7 +18,7 @@ from _signal import getsignal  # type: ignore[import-not-found]  # that of signa
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from disttrace.foreign import HOME, code_of, is_our_file, ours
+from disttrace.foreign import HOME, code_of, is_our_code, ours
 from disttrace.journal.code_files import is_program
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.interning import Made
@@ -218,7 +218,7 @@ def frames(frame: types.FrameType | None, depth: int) -> list[tuple[str, int, st
     result: list[tuple[str, int, str]] = []
     while frame is not None and len(result) < depth:
         code = frame.f_code
-        if not is_our_file(code.co_filename):
+        if not is_our_code(code):
             result.append((code.co_filename, frame.f_lineno or 0, code.co_name))
         frame = frame.f_back
     return result

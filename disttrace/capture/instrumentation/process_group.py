@@ -267,8 +267,8 @@ def install_refused(capture: Capture) -> None:
 
 def _known(error: BaseException, logger_file: str) -> bool:
     """Whether the exception came through a wrapper in Python, or another decorated function."""
-    files = [entry.tb_frame.f_code.co_filename for entry in foreign.entries_of(error)]
-    return any(file == logger_file or foreign.is_our_file(file) for file in files[1:])
+    codes = [entry.tb_frame.f_code for entry in foreign.entries_of(error)][1:]
+    return any(one.co_filename == logger_file or foreign.is_our_code(one) for one in codes)
 
 
 def _record(
