@@ -379,6 +379,13 @@ def is_our_code(code: types.CodeType) -> bool:
     return in_place or code.co_filename.startswith(HOME)
 
 
+def caller(frame: types.FrameType | None) -> types.FrameType | None:
+    """The nearest frame from this one on that runs no code of ours; None: there is none."""
+    while frame is not None and is_our_code(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
 class InPlace:
     """The last constant of code that runs in place of a function's own: by that we know it (as
     `_frames.c` does, by this name), and nothing is put into torch's namespaces. It hashes, as each

@@ -54,7 +54,7 @@ GIVEN: list[tuple[list[str], str]] = [
     (["AWS_SECRET_ACCESS_KEY=hunter2"], "hunter2"),
     (["--aws-access-key-id", "hunter2"], "hunter2"),
     (["--hubToken", "hunter2"], "hunter2"),
-    (["--slack-webhook", f"https://hooks.slack.com/services/T0123456/B0123456/{HEX[:24]}"],
+    (["--slack-webhook", f"https://hooks.slack.com/services/T01234567/B01234567/{HEX[:24]}"],
      HEX[:24]),
     (["-----BEGIN RSA PRIVATE KEY-----\\nMIIEpAIBAAKCAQEA\\n-----END RSA PRIVATE KEY-----"],
      "MIIE"),

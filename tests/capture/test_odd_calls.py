@@ -310,6 +310,48 @@ def test_calls_without_a_caller_in_python(tmp_path: Path, core: str) -> None:
     assert {call["op"] for call in calls} == names
 
 
+EACH_ON_ITS_LINE = """
+import sys, disttrace
+disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+import torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+group = dist.group.WORLD
+def refused():
+    try:
+        dist.broadcast(torch.ones(1), 9)  # 10
+    except ValueError:
+        pass
+    try:
+        dist.broadcast(torch.ones(1), 8)  # 14
+    except ValueError:
+        pass
+refused()
+if hasattr(dist.AllreduceOptions, "asyncOp"):
+    group._start_coalescing(torch.device("cpu"))  # 19
+    group._end_coalescing(torch.device("cpu"))
+    group._start_coalescing(torch.device("cpu"))  # 21
+    group._end_coalescing(torch.device("cpu"))
+    print(True)
+"""
+
+
+@EACH_CORE
+def test_what_is_seen_beside_a_call_is_known_by_its_own_line(tmp_path: Path, core: str) -> None:
+    """Not by a frame of ours, which all of them have in common."""
+    outcome = preloaded("-W", "ignore", "-c", EACH_ON_ITS_LINE, str(tmp_path), core).check()
+    batches = [("coalescing_manager", 19), ("coalescing_manager", 21)]
+    (journal,) = read_journals(tmp_path)
+    stacks = {record["n"]: record["frames"] for record in journal.of("stack")}
+    beside = [
+        (call["op"], stacks[call["stack"]][0][1])
+        for call in journal.calls().values()
+        if call["op"] in ("broadcast", "coalescing_manager")
+    ]
+    coalesces = outcome.stdout == "True\n"  # fake does not on torch 2.5
+    assert sorted(beside) == [("broadcast", 10), ("broadcast", 14), *(batches * coalesces)]
+
+
 REMADE = """
 import sys
 import disttrace

@@ -124,7 +124,8 @@ store = dist.HashStore()
 store.set("key", "value")
 while session._session._without_gil._told is None:
     time.sleep(0.02)
-print(session._session.live._syncing is not None, flush=True)
+tasks = [one.part for one in session._session.live._tasks]
+print("writing the journal to the disk" in tasks, flush=True)
 while True:  # what the background writes after a sync, as a heartbeat, waits for the next
     time.sleep(2.5)
     store.set("key", "value")

@@ -279,9 +279,7 @@ class Models:
 
     def add(self, reducer: Any, group: c10d.ProcessGroup, buckets: Sequence[object]) -> None:
         modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
-        capture, frame = self._capture, sys._getframe(1)
-        while foreign.is_our_code(frame.f_code) and frame.f_back is not None:
-            frame = frame.f_back  # that of DDP, before ours
+        capture, frame = self._capture, foreign.caller(sys._getframe(1))  # that of DDP
         owner = parameters.model_of(frame)
         known = [p for _, p in parameters.named(owner()) if type(p) is torch.nn.Parameter]
         if group.size() == 1 or modes or not known:

@@ -199,7 +199,8 @@ class Coalescing:
         if thread.batches is None:
             thread.batches = {}
         thread.batches[entry.n] = []
-        operation = self._capture.begin_composed(sys._getframe(1).f_back, _MANAGER, group=entry)
+        frame = foreign.caller(sys._getframe(1))
+        operation = self._capture.begin_composed(frame, _MANAGER, group=entry)
         self._around[thread.number, entry.n] = operation
 
     def end(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -260,7 +261,8 @@ def install_refused(capture: Capture) -> None:
             return
         seen = capture.newest_raised == (id(error), errors.first_line(error))
         if not seen and not _known(error, c10d_logger.__file__):
-            _record(capture, _FUNCTIONS[name], _given(name, args, kwargs), error, sys._getframe(2))
+            frame = foreign.caller(sys._getframe(1))
+            _record(capture, _FUNCTIONS[name], _given(name, args, kwargs), error, frame)
 
     capture.engine.value(REFUSED, c10d_logger, _REPORT, before(capture, REFUSED, report)(original))
 
@@ -276,7 +278,7 @@ def _record(
     row: Method,
     given: dict[str, Any],
     error: BaseException,
-    frame: types.FrameType,
+    frame: types.FrameType | None,
 ) -> None:
     inside = capture.recorder.threads.state.inside
     entry = None if inside else capture.groups.passed(given.get("group"))
