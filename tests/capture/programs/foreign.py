@@ -79,12 +79,17 @@ def place_of(error: BaseException) -> list[str]:
     """The functions of its traceback, but those of ours that Python 3.10 puts back."""
     entry, found = BaseException.__dict__["__traceback__"].__get__(error), []
     while entry is not None:
-        code = entry.tb_frame.f_code  # in the place of torch's its file's name is of our type
-        ours = type(code.co_filename) is not str or "/disttrace/" in code.co_filename
+        code = entry.tb_frame.f_code
+        ours = in_place(code) or "/disttrace/" in code.co_filename
         if sys.version_info >= (3, 11) or not ours:
             found.append(code.co_name)
         entry = entry.tb_next
     return found
+
+
+def in_place(code: Any) -> bool:
+    """Whether it runs in the place of a function of torch's."""
+    return type(code.co_consts[-1] if code.co_consts else None).__name__ == "InPlace"
 
 
 class Text(str):
@@ -284,7 +289,7 @@ def strike(striking: Any, home: str, seen: set[Any], n: int) -> list[Any] | None
 
     def trace(frame: Any, event: str, arg: Any) -> Any:
         file = frame.f_code.co_filename
-        return line if type(file) is not str or file.startswith(home) else None
+        return line if in_place(frame.f_code) or file.startswith(home) else None
 
     def line(frame: Any, event: str, arg: Any) -> Any:
         nonlocal struck
