@@ -43,7 +43,9 @@ def main(rank: int, world: int, file: str, mode: str, folder: str) -> None:
     refused(lambda: dist.all_reduce(torch.ones(4, dtype=torch.int8).to_sparse()))
     refused(lambda: dist.all_gather_object([None], lambda: None))  # a composed one's own
     refused(lambda: dist.all_reduce(x, op=dist.ReduceOp.BAND))  # by the method itself
-    dist.barrier()
+    dist.all_reduce(
+        torch.ones(1)
+    )  # gloo's barrier would wait for works before it, also a failed one
     print("done", flush=True)
     dist.destroy_process_group()
 
