@@ -22,7 +22,7 @@ from typing import Any
 
 from disttrace import foreign
 from disttrace.journal import format as fmt
-from disttrace.journal.code_files import programs_frame
+from disttrace.journal.code_files import is_program, programs_frame
 from disttrace.journal.encoding import encode
 from disttrace.journal.own_file import allow
 from disttrace.journal.segment import MAPPED, Guard, guarded, mechanism, shared
@@ -30,6 +30,7 @@ from disttrace.recording import shown
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.core import PlainCore
 
+_CALLERS = 3
 _SIZE = shown.PAGE + shown.STREAMS * shown.STREAM_BYTES
 
 
@@ -156,9 +157,13 @@ class Courses:
 
 
 def place_of(frames: Sequence[tuple[str, int, str]]) -> int:
-    """A hash of the user's line, equal in all processes; of frames innermost first."""
+    """A hash of the user's line and its callers', for that may be a helper's; equal in all
+    processes. Frames are innermost first."""
     at = programs_frame([file for file, _, _ in frames])
-    return 0 if at is None else _hash(frames[at])
+    if at is None:
+        return 0
+    callers = [frame for frame in frames[at + 1 :] if is_program(frame[0])]
+    return _hash([frames[at], *callers[:_CALLERS]])
 
 
 def _what(call: Any, keys: Mapping[str, Any]) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from disttrace.recording.newest_calls import place_of
 from disttrace.recording.shown import FACTOR, FIRST_LINE, KEPT, LINES, MASK, NEWEST, Compared, Page
 from disttrace_viewer.companion.progress import MOST_READ, Pulse
 from support.journals import MS, Journal
@@ -28,14 +29,18 @@ def three(group): dist.all_reduce(torch.ones(4), group=group)
 def logs(group): dist.all_reduce(torch.ones(4), group=group)
 """
 GROUPS = f"""{START}
+def first(group): three(group)
+def second(group): three(group)
 swaps, maxes, healthy, orders = (dist.new_group([0, 1, 2]) for _ in range(4))
 until = time.monotonic() + 20
 for step in range(1000):
     odd = rank == 2 and step == 20
     one(healthy); (logs if rank == 0 else two)(healthy)
     for call in (two, one) if odd else (one, two): call(swaps)
-    for call in (two, one) if rank == 2 and step >= 20 else (one, two): call(orders)
-    three(orders)
+    for call in (second, first) if rank == 2 and step >= 20 else (first, second): call(orders)
+    if rank == 0: first(healthy)
+    else: second(healthy)
+    one(orders)
     one(maxes, dist.ReduceOp.MAX if odd else dist.ReduceOp.SUM); two(maxes)
     done = torch.tensor([float((len(heard) > 2 and step > 60) or time.monotonic() > until)])
     dist.all_reduce(done, op=dist.ReduceOp.MIN)
@@ -121,7 +126,8 @@ def told(
 
 
 def test_each_group_that_diverges_is_told_once_before_anybody_hangs(tmp_path: Path) -> None:
-    """Other orders and reduce ops, heard by callbacks of all ranks; another line to log is none."""
+    """Other orders, also through a helper, and reduce ops, heard by callbacks of all ranks; another
+    line or caller to log is none."""
     said, stderr = told(tmp_path, GROUPS)
     kinds = sorted(one["finding"]["kind"] for one in said)
     assert kinds == ["divergence", "divergence", "reduce_op_mismatch"], stderr
@@ -220,6 +226,15 @@ def test_one_other_argument_is_seen_also_long_after_it() -> None:
 def test_a_line_of_one_side_alone_is_a_habit() -> None:
     logging = [(what, 31 if line == 30 else line) for what, line in STEP]
     assert not suspected(Compared(), logging * 50, STEP * 50)
+
+
+def test_a_helpers_line_is_told_from_itself_by_its_callers() -> None:
+    """But not by whatever of torch's is in between, and not by frames far out."""
+    helper, torchs = ("/src/help.py", 3, "reduce"), ("/lib/site-packages/torch/x.py", 1, "call")
+    one, two = (("/src/train.py", line, "step") for line in (7, 9))
+    assert place_of([helper, one]) != place_of([helper, two])
+    assert place_of([torchs, helper, torchs, one]) == place_of([helper, one])
+    assert place_of([helper, one, two, two, one]) == place_of([helper, one, two, two, two])
 
 
 def test_lines_that_both_know_are_suspicious_and_so_they_are_once_both_know_them() -> None:

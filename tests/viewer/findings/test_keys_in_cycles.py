@@ -300,9 +300,16 @@ def turns(counts: Mapping[int, int]) -> dict[int, list[str]]:
         ({0: 3, 1: 3, 2: 2}, {0: "2/2", 1: "2/2"}, [2]),
         ({0: 3, 1: 4, 2: 3}, {1: "3/0"}, [1]),
         ({0: 3, 1: 2}, {0: "2/1"}, []),
+        ({0: 3, 1: 2, 2: 2}, {0: "2/2", 1: "2/2"}, [2]),
         ({0: 1, 1: 1, 2: 1}, {0: "1/2", 1: "1/2"}, []),
     ],
-    ids=["behind", "ahead", "of two", "no turn that goes on"],
+    ids=[
+        "behind",
+        "ahead",
+        "of two",
+        "a key of one that waits is not known",
+        "no turn that goes on",
+    ],
 )
 def test_of_keys_that_ranks_set_in_turns_the_one_at_another_turn_is_named(
     tmp_path: Path, counts: dict[int, int], awaited: dict[int, str], odd: list[int]

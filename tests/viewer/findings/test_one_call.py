@@ -102,6 +102,29 @@ def test_an_operation_of_several_calls_left_out_has_a_name(tmp_path: Path, losse
     assert (found.hint or "").startswith("Rank 1 skipped the broadcast_object_list at load.py:88")
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["every third step", "once more"])
+def test_a_call_of_some_steps_alone(tmp_path: Path, again: bool) -> None:
+    """Rank 0 leaves out an evaluation, which comes after some steps, or makes it twice."""
+    for journal, group in alive(steps(tmp_path, 3, count=0)):
+        step = journal.collective(group, stack=journal.stack(("train.py", 9, "step")))
+        where = journal.stack(("eval.py", 88, "share"))
+        share = journal.collective(group, "all_gather", stack=where)
+        norm = journal.collective(group, stack=journal.stack(("train.py", 12, "step")))
+        calls = [step, share, norm, step, share, share if journal.rank == 0 else norm]
+        if not again:
+            calls = [step, share, step, step, step, step if journal.rank == 0 else share]
+        for number, call in enumerate(calls, 1):
+            t = (100 + number) * MS
+            if number == len(calls):
+                journal.begin(call, t, q=number)
+            else:
+                journal.run(call, t=t, d=MS // 2, q=number)
+    found = finds(tmp_path, "op_mismatch", [0])
+    at, due = ("eval.py:88", "train.py:12") if again else ("train.py:9", "eval.py:88")
+    told = f"Rank 0 made one more call, at {at}, or left out the one at {due} and went on"
+    assert (found.hint or "").startswith(told)
+
+
 def test_one_call_that_a_few_left_out_is_told_of_them(tmp_path: Path) -> None:
     """The others save for the first time; rank 0's own part of it failed, and was caught."""
     for journal, group in alive(steps(tmp_path, 3, count=3)):

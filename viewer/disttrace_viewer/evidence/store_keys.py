@@ -136,19 +136,23 @@ class Setters:
         return frozenset({setter}) & waiting - {waiter}
 
     def turns(self, key: Key) -> Mapping[int, tuple[int, ...]]:
-        """By process the newest of its keys of this form, as numbers without its own: where each
-        sets keys that bear one number of its own, as in the exchanges of torch's C++ for symmetric
-        memory and NVSHMEM (``PREFIX/TURN/RANK``), and that of the setter of ``key`` is among them.
+        """By process the newest of its keys of this form and of those that it awaits, as numbers
+        without its own: where each sets keys that bear one number of its own, as in the exchanges
+        of torch's C++ for symmetric memory and NVSHMEM (``PREFIX/TURN/RANK``), and that of the
+        setter of ``key`` is among them.
         """
-        series = self._forms.get((key[0], NUMBER.sub("#", key[1])), {})
-        wanted = NUMBER.findall(key[1])
+        form = (key[0], NUMBER.sub("#", key[1]))
+        series, wanted = self._forms.get(form, {}), NUMBER.findall(key[1])
         for at in range(len(wanted)) if len(series) > 1 else ():
             own = {p: {numbers[at] for numbers in of} for p, of in series.items()}
             single = {next(iter(one)) for one in own.values() if len(one) == 1}
             if len(single) == len(series) and wanted[at] in single and len(wanted) > 1:
+                came = {p: [*of] for p, of in series.items()}
+                for (place, name), op in self._events:  # another host's own keys may be unreadable
+                    if op.pending and (place, NUMBER.sub("#", name)) == form and op.process in came:
+                        came[op.process].append(NUMBER.findall(name))
                 turns = {
-                    p: [tuple(map(int, n[:at] + n[at + 1 :])) for n in of]
-                    for p, of in series.items()
+                    p: [tuple(map(int, n[:at] + n[at + 1 :])) for n in of] for p, of in came.items()
                 }
                 if len({turn for of in turns.values() for turn in of}) > 1:  # one that goes on
                     return {p: max(of) for p, of in turns.items()}

@@ -137,12 +137,14 @@ def _one_call(case: Case, found: Disagreement) -> str | None:
         return _skipped(case, one, two, twos)
     if usual == there and _after(before, there) == here:
         return _skipped(case, two, one, ones)
-    # Where a call was never made before, it may be one too many, or the other was left out.
-    if usual == there and here not in before:
+    # What was never made before, or just now, may be too many, or the other one was left out.
+    ahead = usual == there and (here not in before or here == before[-1])
+    behind = usual == here and (there not in before or there == before[-1])
+    if not ahead and not behind and {here, there} <= {*before}:  # then a majority decides
+        ahead, behind = len(ones) < len(twos), len(ones) > len(twos)
+    if ahead:
         return _beyond(case, one, two, ones, twos)
-    if usual == here and there not in before:
-        return _beyond(case, two, one, twos, ones)
-    return None
+    return _beyond(case, two, one, twos, ones) if behind else None
 
 
 def _before(case: Case, one: Op, two: Op) -> list[Site] | None:
@@ -183,6 +185,7 @@ def _beyond(case: Case, op: Op, instead: Op, who: list[int], others: list[int]) 
     """``who`` made ``op`` beyond the calls of the ``others``, who made that ``instead``."""
     trace, what = case.trace, case.evidence.within(op) or "call"
     at, due = _at(op, instead), _at(instead, op)
+    left_out = case.evidence.within(instead) or "one"
     if len(who) > len(others):
         return (
             f"{sentences.subject(trace, others)} skipped the {what} at {at}, which"
@@ -190,9 +193,9 @@ def _beyond(case: Case, op: Op, instead: Op, who: list[int], others: list[int]) 
             " for a branch on the rank, an exception that was caught, or more batches before that."
         )
     return (
-        f"{sentences.subject(trace, who)} made one more {what}, at {at}, or left out the one at"
-        f" {due} and went on: look for a collective inside `if rank ...`, or for a `continue`, a"
-        " `break` or fewer batches before that."
+        f"{sentences.subject(trace, who)} made one more {what}, at {at}, or left out the"
+        f" {left_out} at {due} and went on: look for a collective inside `if rank ...`, or for a"
+        " `continue`, a `break` or fewer batches before that."
     )
 
 
