@@ -80,21 +80,11 @@ def member_span(trace: str, group: str, backend: str | None, seq: int, rank: int
     return derived_id(8, trace, "member", group, backend, seq, rank)
 
 
-def exchange_span(trace: str, group: str, backend: str | None, seq: int) -> str:
-    """The ``seq``-th collective of a group, as a whole."""
-    return derived_id(8, trace, "exchange", group, backend, seq)
-
-
 def message_span(
     trace: str, group: str, op: str, sender: int, receiver: int, tag: int | None, seq: int
 ) -> str:
     """One end (``op`` is send or recv) of the ``seq``-th message of a stream."""
     return derived_id(8, trace, op, group, sender, receiver, tag, seq)
-
-
-def group_span(trace: str, group: str) -> str:
-    """The span under which the exchanges of a group stand."""
-    return derived_id(8, trace, "group", group)
 
 
 def other_span(trace: str, what: str, *parts: Hashable) -> str:

@@ -20,7 +20,7 @@ Value = str | int | float | bool | list[str] | list[int]
 Attributes = dict[str, Value]
 
 TYPE = "disttrace.type"
-"""What a span stands for: operation, process, end, group or exchange."""
+"""What a span stands for: operation, process or end."""
 PENDING = "disttrace.pending"
 STALLED = "disttrace.stalled"
 VERDICT = "disttrace.verdict"
@@ -63,21 +63,6 @@ def operation(definitions: Definitions, op: LiveOperation) -> Attributes:
     thread = definitions.get("thread", op.record.get("h", 0)) or {}
     found |= _given({"thread.id": thread.get("native"), "thread.name": thread.get("name")})
     return found
-
-
-def group(definitions: Definitions, number: int) -> Attributes:
-    """A group's labels."""
-    known = definitions.get("group", number) or {}
-    identifier = definitions.group_id(number)
-    found = {
-        "disttrace.group.id": identifier,
-        "disttrace.group.name": known.get("name"),
-        "disttrace.group.description": _description(known),
-        "disttrace.group.size": known.get("size"),
-        "disttrace.group.rank": known.get("rank"),
-        "disttrace.group.ranks": known.get("ranks"),
-    }
-    return _given(found)
 
 
 def group_label(definitions: Definitions, number: int | None) -> str:
@@ -127,8 +112,18 @@ def _group(definitions: Definitions, op: LiveOperation) -> Attributes:
     number = op.call.get("group")
     if number is None:
         return {}
-    found = group(definitions, number)
-    ranks = (definitions.get("group", number) or {}).get("ranks")
+    known = definitions.get("group", number) or {}
+    ranks = known.get("ranks")
+    found = _given(
+        {
+            "disttrace.group.id": definitions.group_id(number),
+            "disttrace.group.name": known.get("name"),
+            "disttrace.group.description": _description(known),
+            "disttrace.group.size": known.get("size"),
+            "disttrace.group.rank": known.get("rank"),
+            "disttrace.group.ranks": ranks,
+        }
+    )
     for name, value in (("root", op.call.get("root")), ("peer", op.peer)):
         if value is not None:
             found[f"disttrace.{name}.group_rank"] = value

@@ -1,8 +1,9 @@
-"""Spans as values: of operations, of what is still in flight, of processes, groups, exchanges."""
+"""Spans as values: of operations, of what is still in flight, of processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.analysis.liveness import GONE
@@ -20,7 +21,8 @@ from disttrace_viewer.trace.values import dataclass, replace
 from disttrace_viewer.wording.sentences import ended
 
 _REMEMBERED = 65536
-"""Sends in traces of the program's own; older ones found their receives long ago."""
+"""Spans in traces of the program's own, and collectives in flight; what is older was linked to, or
+ended, long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,6 @@ class Exchanged:
     """The part of an operation in an exchange: a collective's member or a message's end."""
 
     group: str
-    number: int
-    """Of the group, in the process."""
     backend: str | None
     rank: int
     seq: int
@@ -69,12 +69,12 @@ def exchanged(journal: JournalReader, op: LiveOperation) -> Exchanged | None:
         return None
     backend = call.get("backend")
     if call.get("kind") == fmt.COLLECTIVE:
-        return Exchanged(identifier, number, backend, rank, op.seq)
+        return Exchanged(identifier, backend, rank, op.seq)
     peer = op.peer
     if call.get("kind") != fmt.MESSAGE or peer is None:
         return None
     tag = None if backend in fmt.ON_DEVICE else call.get("tag")
-    return Exchanged(identifier, number, backend, rank, op.seq, peer, tag)
+    return Exchanged(identifier, backend, rank, op.seq, peer, tag)
 
 
 class Builder:
@@ -84,8 +84,10 @@ class Builder:
         self._offsets: dict[str, int] = {}
         """Of unix time, by boot: the processes of this host share a clock."""
         self._traces: dict[str, tuple[str, Context | None]] = {}
-        # Ends of messages in a trace of the user's own, by span: links must name that trace.
+        # What is linked to and in a trace of the user's own, by span: links must name that trace.
         self._elsewhere: dict[str, str] = {}
+        self._members: dict[str, list[_Part | None]] = {}
+        """Of collectives, by the first member's span: one for each of this host that has begun."""
 
     def unix(self, journal: JournalReader, t: int) -> int:
         """Unix time of ``t`` in a journal."""
@@ -114,15 +116,38 @@ class Builder:
         return self._trace(journal)[1]
 
     def began(self, journal: JournalReader, op: LiveOperation) -> None:
-        """Remember a message in a trace of the user's own: the other end's link must name it."""
+        """Remember what others link to in a trace of the user's own, and who is in a collective."""
         part = exchanged(journal, op)
-        if part is None or part.peer is None:
+        if part is None:
             return
+        if part.peer is None:
+            _remember(self._members, first := self._first(journal, part))
+            self._members.setdefault(first, []).append(None)
         trace = self.parent(journal, op).trace
-        if trace != self.trace(journal):
-            self._elsewhere[self._span_id(journal, op, part)] = trace
-            if len(self._elsewhere) > _REMEMBERED:
-                del self._elsewhere[next(iter(self._elsewhere))]
+        if trace != self.trace(journal) and (part.peer is not None or part.rank == 0):
+            _remember(self._elsewhere, own := self._span_id(journal, op, part))
+            self._elsewhere[own] = trace
+
+    def exchange_over(self, journal: JournalReader, op: LiveOperation) -> tuple[int, str] | None:
+        """Once all members of this host are through a collective: how long that took from the last
+        arrival on, in ns, and by which clock. None before, and for all else."""
+        part = exchanged(journal, op)
+        if part is None or part.peer is not None or op.end is None or op.error is not None:
+            return None
+        first, begin = self._first(journal, part), self.unix(journal, op.begin)
+        members = self._members.get(first, [])
+        if None not in members:
+            return None
+        members[members.index(None)] = begin, begin + op.end, op.record.get("z")
+        parts = [one for one in members if one is not None]
+        if len(parts) < len(members):
+            return None
+        del self._members[first]
+        begins, ends, on_device = zip(*parts)
+        if all(on_device):  # the last to come waited least, on the device too
+            return min(on_device), "device"
+        took = max(ends) - max(begins)
+        return (took, "host") if took > 0 else None
 
     def operation(self, journal: JournalReader, op: LiveOperation) -> Span:
         """The span of an operation that is over, or whose process ended first."""
@@ -192,14 +217,19 @@ class Builder:
             trace, part.group, "send" if sends else "recv", *ends, part.tag, part.seq
         )
 
+    def _first(self, journal: JournalReader, part: Exchanged) -> str:
+        """The span of group rank 0 in a collective, by which all members know it."""
+        return ids.member_span(self.trace(journal), part.group, part.backend, part.seq, 0)
+
     def _links(
         self, journal: JournalReader, op: LiveOperation, part: Exchanged | None
     ) -> tuple[tuple[Context, str], ...]:
         trace = self.trace(journal)
         links: list[tuple[Context, str]] = []
         if part is not None and part.peer is None:
-            whole = ids.exchange_span(trace, part.group, part.backend, part.seq)
-            links.append((Context(trace, whole), "exchange"))
+            first = self._first(journal, part)
+            if part.rank != 0:
+                links.append((Context(self._elsewhere.get(first, trace), first), "exchange"))
         elif part is not None and op.call.get("op") != "send":
             sent = ids.message_span(
                 trace, part.group, "send", part.peer or 0, part.rank, part.tag, part.seq
@@ -219,6 +249,16 @@ class Builder:
             found = ids.trace_of(str(header.get("job")), journal.definitions.env)
             self._traces[journal.base] = found
         return found
+
+
+_Part = tuple[int, int, "int | None"]
+"""Begin and end of a member, unix ns, and its duration on the device."""
+
+
+def _remember(table: dict[str, Any], key: str) -> None:
+    """Make room for one more; the oldest goes."""
+    if key not in table and len(table) >= _REMEMBERED:
+        del table[next(iter(table))]
 
 
 def label(journal: JournalReader) -> str:
