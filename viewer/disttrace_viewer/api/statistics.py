@@ -22,7 +22,7 @@ from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.views import tables
-from disttrace_viewer.views.tables import group_ids, processes_by_index
+from disttrace_viewer.views.tables import of_indices
 from disttrace_viewer.views.terminal.console import TextConsole, paper
 from disttrace_viewer.views.terminal.plan import parse_time
 from disttrace_viewer.views.terminal.stats import (
@@ -98,11 +98,7 @@ class Stats:
         trace = self._trace
         found = self.statistics.by(keys)
         if "group" in keys:
-            groups = group_ids(trace).collect()
-            found = found.join(
-                groups, left_on="group", right_on="_g", how="left", maintain_order="left"
-            )
-            found = found.with_columns(group="_group")
+            found = found.with_columns(group=of_indices(trace, "group").gather(found["group"]))
         rank = (
             pl.element()
             .struct.field("process")
@@ -269,12 +265,10 @@ class Stats:
 
     def _named(self, rows: pl.DataFrame) -> pl.DataFrame:
         """``rank`` and the id of a process in the place of its index."""
-        owners = processes_by_index(self._trace).select("_p", "rank", _id="process")
-        found = rows.join(
-            owners, left_on="process", right_on="_p", how="left", maintain_order="left"
-        )
+        owners = (of_indices(self._trace, name) for name in ("rank", "process"))
+        rank, process = (values.gather(rows["process"]) for values in owners)
         others = [name for name in rows.columns if name != "process"]
-        return found.select("rank", pl.col("_id").alias("process"), *others)
+        return rows.select(rank.alias("rank"), process.alias("process"), *others)
 
     def __str__(self) -> str:
         return self.text()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -18,103 +19,87 @@ from disttrace_viewer.analysis.sample import innermost, together
 from disttrace_viewer.analysis.statistics import by_device, with_shapes
 from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.trace.columns import STATUS, WAIT_END
-from disttrace_viewer.trace.model import Call, Group, JobTrace, Store
-from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.model import JobTrace
+from disttrace_viewer.trace.process import Stack
 
 FRAME = pl.Struct({"file": pl.String(), "line": pl.Int64(), "function": pl.String()})
 _RANKS = pl.List(pl.Int64())
 
 
-class _Context(NamedTuple):
-    """A call and what it refers to."""
-
-    trace: JobTrace
-    call: Call
-    owner: Process
-    group: Group | None
-    store: Store | None
-
-    def rank(self, group_rank: int | None) -> int | None:
-        """The global rank, None where there is none."""
-        return None if self.group is None else self.group.global_rank(group_rank)
-
-
 class Field(NamedTuple):
-    """``type`` in tables; ``of`` a call, None for what belongs to an operation alone."""
+    """``type`` in tables; ``of`` what a call has an index of (a process, a group, a store, a
+    stack), or of the call itself; None for what belongs to an operation alone.
+    """
 
     type: pl.DataType
-    of: Callable[[_Context], Any] | None = None
+    source: str | None = None
+    of: Callable[[Any], Any] | None = None
     varies: bool = False
     """Whether operations of one call differ in it, as they do where there is no ``of``."""
 
 
-def _owner(name: str) -> Callable[[_Context], Any]:
-    return lambda c: getattr(c.owner, name)
+def _texts(source: str, *names: str) -> dict[str, Field]:
+    """Texts that bear the names of attributes."""
+    return {name: Field(pl.String(), source, attrgetter(name)) for name in names}
 
 
-def _call(name: str) -> Callable[[_Context], Any]:
-    return lambda c: getattr(c.call, name)
+def _numbers(source: str, *names: str) -> dict[str, Field]:
+    return {name: Field(pl.Int64(), source, attrgetter(name)) for name in names}
 
 
-def _group(name: str) -> Callable[[_Context], Any]:
-    return lambda c: None if c.group is None else getattr(c.group, name)
+def _own(*names: str) -> dict[str, Field]:
+    """Numbers of an operation alone."""
+    return dict.fromkeys(names, Field(pl.Int64()))
 
 
+_PROCESS, _GROUP, _STORE, _STACK, _CALL, _MEMBER = (
+    "process", "group", "store", "stack", "call", "member",
+)  # fmt: skip
 FIELDS: Mapping[str, Field] = {
     "id": Field(pl.String()),
     "parent": Field(pl.String()),
-    "job": Field(pl.String(), _owner("job")),
-    "process": Field(pl.String(), _owner("id")),
-    "role": Field(pl.String(), _owner("role")),
-    "host": Field(pl.String(), _owner("host")),
-    "pid": Field(pl.Int64(), _owner("pid")),
-    "attempt": Field(pl.Int64(), _owner("attempt")),
+    "job": Field(pl.String(), _PROCESS, attrgetter("job")),
+    "process": Field(pl.String(), _PROCESS, attrgetter("id")),
+    **_texts(_PROCESS, "role", "host"),
+    **_numbers(_PROCESS, "pid", "attempt"),
     "thread": Field(pl.Int64()),
-    "rank": Field(pl.Int64(), _owner("rank")),
-    "local_rank": Field(pl.Int64(), _owner("local_rank")),
-    "op": Field(pl.String(), _call("op")),
-    "group": Field(pl.String(), _group("id")),
-    "group_name": Field(pl.String(), _group("name")),
-    "group_ranks": Field(_RANKS, _group("ranks")),
-    "group_rank": Field(pl.Int64(), _call("group_rank")),
-    "backend": Field(pl.String(), _call("backend")),
-    "device": Field(pl.String(), lambda c: c.call.signature.device),
-    "seq": Field(pl.Int64()),
-    "begin_ns": Field(pl.Int64()),
-    "issued_ns": Field(pl.Int64()),
-    "wait_begin_ns": Field(pl.Int64()),
-    "wait_end_ns": Field(pl.Int64()),
-    "complete_ns": Field(pl.Int64()),
-    "end_ns": Field(pl.Int64()),
+    **_numbers(_PROCESS, "rank", "local_rank"),
+    **_texts(_CALL, "op"),
+    "group": Field(pl.String(), _GROUP, attrgetter("id")),
+    "group_name": Field(pl.String(), _GROUP, attrgetter("name")),
+    "group_ranks": Field(_RANKS, _GROUP, lambda g: None if g.ranks is None else list(g.ranks)),
+    **_numbers(_CALL, "group_rank"),
+    **_texts(_CALL, "backend"),
+    "device": Field(pl.String(), _CALL, attrgetter("signature.device")),
+    **_own("seq", "begin_ns", "issued_ns", "wait_begin_ns", "wait_end_ns", "complete_ns", "end_ns"),
     "status": Field(pl.String()),
     "error": Field(pl.String()),
-    "async": Field(pl.Boolean(), _call("asynchronous")),
-    "bytes": Field(pl.Int64(), _call("bytes"), varies=True),
-    "shapes": Field(pl.List(_RANKS), _call("shapes")),
-    "dtypes": Field(pl.List(pl.String()), _call("dtypes")),
-    "splits": Field(pl.String(), lambda c: c.call.signature.splits),  # in tables: JSON text
-    "reduce_op": Field(pl.String(), _call("reduce_op")),
-    "root": Field(pl.Int64(), lambda c: c.rank(c.call.root)),
-    "root_group_rank": Field(pl.Int64(), _call("root")),
-    "peer": Field(pl.Int64(), lambda c: c.rank(c.call.peer), varies=True),
-    "peer_group_rank": Field(pl.Int64(), _call("peer"), varies=True),
-    "tag": Field(pl.Int64(), _call("tag")),
+    "async": Field(pl.Boolean(), _CALL, attrgetter("asynchronous")),
+    "bytes": Field(pl.Int64(), _CALL, attrgetter("bytes"), varies=True),
+    "shapes": Field(pl.List(_RANKS), _CALL, attrgetter("shapes")),
+    "dtypes": Field(pl.List(pl.String()), _CALL, attrgetter("dtypes")),
+    "splits": Field(pl.String(), _CALL, attrgetter("signature.splits")),  # in tables: JSON text
+    **_texts(_CALL, "reduce_op"),
+    "root": Field(pl.Int64(), _MEMBER, attrgetter("root")),
+    "root_group_rank": Field(pl.Int64(), _CALL, attrgetter("root")),
+    "peer": Field(pl.Int64(), _MEMBER, attrgetter("peer"), varies=True),
+    "peer_group_rank": Field(pl.Int64(), _CALL, attrgetter("peer"), varies=True),
+    **_numbers(_CALL, "tag"),
     "key": Field(pl.String()),  # in tables, of an operation on several keys: a JSON list as text
-    "store": Field(pl.String(), lambda c: None if c.store is None else c.store.name),
-    "name": Field(pl.String(), _call("name")),
-    "origin": Field(pl.String(), _call("origin")),
-    "stack": Field(pl.List(FRAME), lambda c: [list(f) for f in c.trace.stack(c.call.index)]),
-    "args": Field(pl.String(), _call("args")),  # in tables: JSON object as text
+    "store": Field(pl.String(), _STORE, attrgetter("name")),
+    **_texts(_CALL, "name", "origin"),
+    "stack": Field(pl.List(FRAME), _STACK, lambda stack: [list(frame) for frame in stack]),
+    "args": Field(pl.String(), _CALL, attrgetter("args")),  # in tables: JSON object as text
 }
 """What every export has, in its order."""
 
 FURTHER: Mapping[str, Field] = {
-    "kind": Field(pl.String(), _call("kind")),
+    **_texts(_CALL, "kind"),
     "number": Field(pl.Int64()),
-    "group_desc": Field(pl.String(), _group("desc")),
+    "group_desc": Field(pl.String(), _GROUP, attrgetter("desc")),
     "duration_ns": Field(pl.Int64()),
-    "line": Field(pl.String()),  # file:line of the user's frame
-    "place": Field(pl.String()),  # id of the store server
+    "line": Field(pl.String(), _STACK, lambda stack: _line(stack)),  # file:line of the user's frame
+    "place": Field(pl.String(), _STORE, attrgetter("place")),  # id of the store server
 }
 """What tables have beside it where it is chosen by name."""
 
@@ -130,17 +115,31 @@ _ON_A_SLICE = (
 )
 
 
+def _line(stack: Stack) -> str | None:
+    frame = innermost(stack)
+    return None if frame is None else f"{frame.file}:{frame.line}"
+
+
 def values(trace: JobTrace, number: int, names: tuple[str, ...]) -> dict[str, Any]:
     """Some fields of a call, None for one that does not apply."""
     call = trace.call(number)
-    context = _Context(
-        trace,
-        call,
-        trace.processes[call.process],
-        trace.group_of(call),
-        trace.store_of(call),
-    )
-    return {name: of(context) for name in names if (of := _ALL[name].of) is not None}
+    group = trace.group_of(call)
+    sources = {
+        _PROCESS: trace.processes[call.process],
+        _GROUP: group,
+        _STORE: trace.store_of(call),
+        _STACK: call.stack,
+        _CALL: call,
+        _MEMBER: None if group is None else call,
+    }
+    found = {}
+    for name in names:
+        _, source, of, _ = _ALL[name]
+        if source is not None and of is not None:
+            value = None if sources[source] is None else of(sources[source])
+            is_rank = source == _MEMBER and group is not None
+            found[name] = group.global_rank(value) if is_rank and group is not None else value
+    return found
 
 
 def shared(trace: JobTrace, number: int) -> dict[str, Any]:
@@ -154,84 +153,15 @@ def shared(trace: JobTrace, number: int) -> dict[str, Any]:
     }
 
 
-Column = tuple[type[pl.DataType], Callable[[Process], Any]]
-OF_PROCESS: Mapping[str, Column] = {
-    "job": (pl.String, lambda p: p.job),
-    "process": (pl.String, lambda p: p.id),
-    "rank": (pl.Int64, lambda p: p.rank),
-    "local_rank": (pl.Int64, lambda p: p.local_rank),
-    "world_size": (pl.Int64, lambda p: p.world_size),
-    "role": (pl.String, lambda p: p.role),
-    "host": (pl.String, lambda p: p.host),
-    "pid": (pl.Int64, lambda p: p.pid),
-    "attempt": (pl.Int64, lambda p: p.attempt),
-    "start_ns": (pl.Int64, lambda p: p.start_ns),
-    "last_ns": (pl.Int64, lambda p: p.last_ns),
-    "exit": (pl.String, lambda p: None if p.exit is None else p.exit.how),
-    "exit_code": (pl.Int64, lambda p: None if p.exit is None else p.exit.code),
-}
+def of_each(things: Iterable[Any], field: Field) -> pl.Series:
+    """A field of each process, or whatever it is of, as a column."""
+    assert field.of is not None
+    return pl.Series([field.of(one) for one in things], dtype=field.type)
 
 
-def columns_of(trace: JobTrace, columns: Mapping[str, Column]) -> pl.DataFrame:
-    """One row per process, in their order."""
-    return pl.DataFrame(
-        {name: [of(p) for p in trace.processes] for name, (_, of) in columns.items()},
-        schema={name: kind for name, (kind, _) in columns.items()},
-    )
-
-
-def processes_by_index(trace: JobTrace) -> pl.DataFrame:
-    """By ``_p``, with ``_short``, the id that begins those of operations."""
-    own: dict[str, Column] = {
-        "_p": (pl.UInt32, lambda p: p.index),
-        "_short": (pl.String, lambda p: trace.short_ids[p.index]),
-    }
-    names = ("job", "process", "role", "host", "pid", "attempt", "rank", "local_rank")
-    return columns_of(trace, own | {name: OF_PROCESS[name] for name in names})
-
-
-def group_ids(trace: JobTrace) -> pl.LazyFrame:
-    """Ids (``_group``) by ``_g``."""
-    return groups_by_index(trace, set()).lazy().select("_g", _group="group")
-
-
-def groups_by_index(trace: JobTrace, need: set[str]) -> pl.DataFrame:
-    """By ``_g``; members only where they are needed."""
-    found = pl.DataFrame(
-        [(g.index, g.id, g.name, g.desc) for g in trace.groups],
-        schema={"_g": pl.UInt32, **dict.fromkeys(("group", "group_name", "group_desc"), pl.String)},
-        orient="row",
-    )
-    if "group_ranks" not in need:
-        return found
-    ranks = [None if g.ranks is None else list(g.ranks) for g in trace.groups]
-    return found.with_columns(pl.Series("group_ranks", ranks, dtype=_RANKS))
-
-
-def stores_by_index(trace: JobTrace) -> pl.DataFrame:
-    """Names and servers by ``_s``."""
-    return pl.DataFrame(
-        {
-            "_s": [s.index for s in trace.stores],
-            "store": [s.name for s in trace.stores],
-            "place": [s.place for s in trace.stores],
-        },
-        schema={"_s": pl.UInt32, "store": pl.String, "place": pl.String},
-    )
-
-
-def stacks_by_index(trace: JobTrace, need: set[str]) -> pl.DataFrame:
-    """By ``_k``: the line, the stack, or both."""
-    index = pl.Series("_k", range(len(trace.stacks)), dtype=pl.UInt32)
-    columns = [index]
-    if "line" in need:
-        frames = [innermost(stack) for stack in trace.stacks]
-        texts = [None if one is None else f"{one.file}:{one.line}" for one in frames]
-        columns.append(pl.Series("line", texts, dtype=pl.String))
-    if "stack" in need:
-        values = [[frame._asdict() for frame in stack] for stack in trace.stacks]
-        columns.append(pl.Series("stack", values, dtype=pl.List(FRAME)))
-    return pl.DataFrame(columns)
+def of_indices(trace: JobTrace, name: str) -> pl.Series:
+    """A field of all processes or groups, in the order of their indices."""
+    return of_each(trace.groups if _ALL[name].source == _GROUP else trace.processes, _ALL[name])
 
 
 def operations(
@@ -280,39 +210,56 @@ def operations(
 
 
 def calls(trace: JobTrace, wanted: Iterable[str]) -> pl.DataFrame:
-    """What the operations of a call share, one row per ``call``, for some columns."""
+    """What the operations of a call share, one row per ``call``, for some columns; ``_short`` is
+    how ids of its process begin, ``_g`` the index of its group.
+    """
     need = set(wanted)
-    if "peer" in need:
-        need |= {"peer_group_rank", "_g"}
-    if "root" in need:
-        need |= {"root_group_rank"}
-    rows = trace.calls.lazy().with_row_index("call")
-    rows = rows.rename({"root": "root_group_rank", "peer": "peer_group_rank", "name": "_name"})
-    rows = rows.rename({"process": "_p", "group": "_g", "store": "_s", "stack": "_k"})
-    rows = rows.with_columns(name="_name").with_columns(pl.col("args").fill_null("{}"))
-    for index, table in (
-        ("_p", processes_by_index(trace)),
-        ("_g", groups_by_index(trace, need)),
-        ("_s", stores_by_index(trace)),
-        ("_k", stacks_by_index(trace, need)),
-    ):
-        rows = rows.join(table.lazy(), on=index, how="left", maintain_order="left")
+    need |= {"root_group_rank"} if "root" in need else set()
+    need |= {"peer_group_rank"} if "peer" in need else set()
+    rows = trace.calls
+    things = {
+        _PROCESS: trace.processes,
+        _GROUP: trace.groups,
+        _STORE: trace.stores,
+        _STACK: trace.stacks,
+    }
+    made = {
+        "call": pl.int_range(rows.height, dtype=pl.UInt32, eager=True),
+        "_short": pl.Series(trace.short_ids, dtype=pl.String).gather(rows["process"]),
+        "_g": rows["group"],
+    }
+    for name in (one for one in _ALL if one in need):
+        field = _ALL[name]
+        if field.source == _CALL:
+            made[name] = rows[name.removesuffix("_group_rank")]
+        elif name == "stack":
+            frames = [[one._asdict() for one in stack] for stack in trace.stacks]
+            made[name] = pl.Series(frames, dtype=field.type).gather(rows["stack"])
+        elif field.source in things:
+            made[name] = of_each(things[field.source], field).gather(rows[field.source])
+    found = pl.DataFrame({name: column.alias(name) for name, column in made.items()})
+    if "args" in need:
+        found = found.with_columns(pl.col("args").fill_null("{}"))
     if "stack" in need:
-        rows = rows.with_columns(pl.col("stack").fill_null(pl.lit([], pl.List(FRAME))))
+        found = found.with_columns(pl.col("stack").fill_null(pl.lit([], pl.List(FRAME))))
     if "root" in need:
-        rows = _with_global(trace, rows, root="root_group_rank")
-    schema = rows.collect_schema().names()
-    kept = [name for name in ("call", "_short", "_g", *FIELDS, *FURTHER) if name in schema]
-    return rows.select(
-        name for name in kept if name in need or name in ("_short", "call")
-    ).collect()
+        found = _with_global(trace, found.lazy(), root="root_group_rank").collect()
+    return found
 
 
 def processes(trace: JobTrace) -> pl.DataFrame:
     """One row per process, by rank: who it is, when it lived (unix ns), how it says it ended."""
-    error: Column = (pl.Int64, lambda p: trace.clocks[p.clock].error_ns)
-    found = columns_of(trace, {**OF_PROCESS, "clock_error_ns": error})
-    return found.sort("rank", "start_ns", "process", nulls_last=True)
+    more = {
+        **_numbers(_PROCESS, "world_size", "start_ns", "last_ns"),
+        "exit": Field(pl.String(), _PROCESS, lambda p: None if p.exit is None else p.exit.how),
+        "exit_code": Field(pl.Int64(), _PROCESS, lambda p: None if p.exit is None else p.exit.code),
+        "clock_error_ns": Field(pl.Int64(), _PROCESS, lambda p: trace.clocks[p.clock].error_ns),
+    }
+    names = ("job", "process", "rank", "local_rank", "world_size", "role", "host", "pid", "attempt")
+    shown = [*names, *(name for name in more if name not in names)]
+    fields = {name: more.get(name) or _ALL[name] for name in shown}
+    columns = {name: of_each(trace.processes, field) for name, field in fields.items()}
+    return pl.DataFrame(columns).sort("rank", "start_ns", "process", nulls_last=True)
 
 
 def groups(trace: JobTrace) -> pl.DataFrame:
@@ -361,10 +308,11 @@ def collectives(waits: WaitStates) -> pl.DataFrame:
     parts = waits.parts.lazy().filter(pl.col("kind") == "collective")
     parts = by_device(parts, trace.completions)
     members = (
-        parts.join(processes_by_index(trace).lazy(), left_on="process", right_on="_p", how="left")
-        .with_columns(
-            _arrival=pl.struct("rank", pl.col("process_right").alias("process"), "begin_ns")
+        parts.with_columns(
+            rank=pl.lit(of_indices(trace, "rank")).gather("process"),
+            _id=pl.lit(of_indices(trace, "process")).gather("process"),
         )
+        .with_columns(_arrival=pl.struct("rank", pl.col("_id").alias("process"), "begin_ns"))
         .sort("exchange", "begin_ns", "process")
         .group_by("exchange", maintain_order=True)
         .agg(
@@ -381,10 +329,10 @@ def collectives(waits: WaitStates) -> pl.DataFrame:
     call = calls(trace, {"job", "op", "line", "group_name", "group_desc", "kind"}).lazy()
     rows = (
         exchanges.collectives.lazy()
-        .join(call.drop("_short"), on="call", how="left", maintain_order="left")
+        .join(call.drop("_short", "_g"), on="call", how="left", maintain_order="left")
         .join(members, on="exchange", how="left", maintain_order="left")
-        .join(group_ids(trace), left_on="group", right_on="_g", how="left", maintain_order="left")
         .with_columns(
+            _group=pl.lit(of_indices(trace, "group")).gather("group"),
             is_root=pl.lit(value=False),
             spread_ns=pl.col("last_ns") - pl.col("first_ns"),
             busy_ns=pl.when(~pl.col("pending")).then(
@@ -419,21 +367,21 @@ def store_operations(exchanges: Exchanges) -> pl.DataFrame:
     ``place`` is the store server, ``part`` one of ``set``, ``wait`` and ``other``.
     """
     trace = exchanges.trace
-    owners = (
-        processes_by_index(trace).lazy().select("_p", "job", "rank", pl.col("process").alias("_id"))
+    job, process, rank = (
+        pl.lit(of_indices(trace, name)).gather("process").alias(name)
+        for name in ("job", "process", "rank")
     )
     return (
         exchanges.key_events.lazy()
         .with_columns(STATUS)
-        .join(owners, left_on="process", right_on="_p", how="left", maintain_order="left")
         .select(
-            "job",
+            job,
             "place",
             "key",
             "part",
             "op",
-            pl.col("_id").alias("process"),
-            "rank",
+            process,
+            rank,
             pl.col("number").cast(pl.Int64),
             "begin_ns",
             "end_ns",
