@@ -20,7 +20,7 @@ from support.scenes import S, beat, stand, steps  # noqa: E402
 
 ROOMS: dict[str, int] = {
     "disttrace": 3_600,
-    "disttrace/capture": 7_850,
+    "disttrace/capture": 7_800,
     "disttrace/commands": 750,
     "disttrace/integrations": 150,
     "disttrace/journal": 2_100,
@@ -39,16 +39,16 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/findings": 7_200,
     "viewer/disttrace_viewer/load": 7_250,
     "viewer/disttrace_viewer/merge": 2_550,
-    "viewer/disttrace_viewer/otlp": 1_850,
+    "viewer/disttrace_viewer/otlp": 1_700,
     "viewer/disttrace_viewer/replay": 650,
     "viewer/disttrace_viewer/states": 1_900,
-    "viewer/disttrace_viewer/trace": 1_350,
-    "viewer/disttrace_viewer/views": 5_100,
+    "viewer/disttrace_viewer/trace": 1_300,
+    "viewer/disttrace_viewer/views": 5_050,
     "viewer/disttrace_viewer/wording": 900,
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 67,000 in all."""
-TESTS = 66_650
+TESTS = 66_500
 FILES = 316
 NAMED_TWICE = 0
 FILES_ENTERED, MODULES, CLIMBS = 90, 114, 2

@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from disttrace_viewer.trace.process import (
@@ -22,7 +23,7 @@ from disttrace_viewer.trace.process import (
     Process,
     Stack,
 )
-from disttrace_viewer.trace.values import dataclass, field
+from disttrace_viewer.trace.values import dataclass, field, fields
 
 if TYPE_CHECKING:
     import polars as pl
@@ -192,9 +193,34 @@ def named(op: str, args: Mapping[str, Any]) -> str:
     return f"{op} of {args['module']}" if args.get("module") else op
 
 
+class _OfSignature:
+    """What a call has by its signature, to be read of itself."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        op: str
+        kind: str
+        backend: str | None
+        asynchronous: bool | None
+        shapes: tuple[tuple[int, ...], ...] | None
+        dtypes: tuple[str, ...] | None
+        bytes: int | None
+        reduce_op: str | None
+        root: int | None
+        peer: int | None
+        tag: int | None
+        name: str | None
+        origin: str | None
+        args: Mapping[str, Any]
+
+
+for _field in fields(Signature):
+    setattr(_OfSignature, _field.name, property(attrgetter(f"signature.{_field.name}")))
+
+
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What all operations from one place with one signature share, which also stands here."""
+class Call(_OfSignature):
+    """What all operations from one place with one signature share."""
 
     index: int
     process: int
@@ -207,69 +233,13 @@ class Call:
     signature: Signature
 
     @property
-    def op(self) -> str:
-        return self.signature.op
-
-    @property
     def named(self) -> str:
         """``op``, and the module for which FSDP called."""
         return named(self.op, self.args)
 
     @property
-    def kind(self) -> str:
-        return self.signature.kind
-
-    @property
-    def backend(self) -> str | None:
-        return self.signature.backend
-
-    @property
     def stream(self) -> Stream:
         return self.group, self.signature.backend
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...] | None:
-        return self.signature.shapes
-
-    @property
-    def bytes(self) -> int | None:
-        return self.signature.bytes
-
-    @property
-    def asynchronous(self) -> bool | None:
-        return self.signature.asynchronous
-
-    @property
-    def dtypes(self) -> tuple[str, ...] | None:
-        return self.signature.dtypes
-
-    @property
-    def reduce_op(self) -> str | None:
-        return self.signature.reduce_op
-
-    @property
-    def tag(self) -> int | None:
-        return self.signature.tag
-
-    @property
-    def root(self) -> int | None:
-        return self.signature.root
-
-    @property
-    def peer(self) -> int | None:
-        return self.signature.peer
-
-    @property
-    def name(self) -> str | None:
-        return self.signature.name
-
-    @property
-    def origin(self) -> str | None:
-        return self.signature.origin
-
-    @property
-    def args(self) -> Mapping[str, Any]:
-        return self.signature.args
 
 
 class Key(NamedTuple):
