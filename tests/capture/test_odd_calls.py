@@ -5,17 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.cores import EACH_CORE
-from support.preloaded import preloaded
-from support.raw import read_journals
+from support.preloaded import FAKE, GLOO, TRACED, preloaded, recorded
 
-PROGRAM = """
-import sys
-import disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[2])
-import torch
-import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
-dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+PROGRAM = (
+    FAKE
+    + """
 group, store, tensor = dist.group.WORLD, dist.HashStore(), torch.ones(2)
 
 class Shy(torch.Tensor):
@@ -42,30 +36,24 @@ dist.all_reduce(tensor)
 store.set("k", "v")
 print(disttrace.session._session.capture.broken)
 """
+)
 
 
 @EACH_CORE
 def test_the_program_and_the_tracing_go_on(tmp_path: Path, core: str) -> None:
     """A property that would raise if it were asked, refused arguments, a super class's method."""
-    outcome = preloaded("-W", "ignore", "-c", PROGRAM, str(tmp_path), core).check()
+    outcome, journal = recorded(PROGRAM, tmp_path, core)
     assert outcome.stdout.split("\n") == [*["refused"] * 3, "own", "set()", ""]
     assert outcome.stderr == ""
-    (journal,) = read_journals(tmp_path)
-    calls = journal.calls()
-    found = [calls[r["s"]] for r in journal.records if "b" in r]
+    found = journal.called()
     assert [c["op"] for c in found].count("all_reduce") >= 3
     assert [c["op"] for c in found].count("store.set") == 2  # the refused one, too
     assert next(c for c in found if c["op"] == "all_reduce")["shapes"] == [[2]]
 
 
-RAISING = """
-import sys
-import disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[2])
-import torch
-import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
-dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+RAISING = (
+    FAKE
+    + """
 store, tensor = dist.HashStore(), torch.ones(2)
 
 def of(base, **methods):
@@ -105,29 +93,23 @@ from disttrace import session
 if session._session is not None:
     print(session._session.capture.broken, file=sys.stderr)
 """
+)
 
 
 @EACH_CORE
 def test_arguments_that_raise_whatever_they_are_asked(tmp_path: Path, core: str) -> None:
     """The program sees what it sees without tracing, and no part of the tracing is switched off."""
-    bare = RAISING.replace("disttrace.install(", "str((").replace("core=sys.argv[2])", "))")
-    bare = bare.replace("dir=sys.argv[1], ", "")
+    bare = RAISING.replace("disttrace.install", "dict")
     plain = preloaded("-W", "ignore", "-c", bare, str(tmp_path), core).check()
-    outcome = preloaded("-W", "ignore", "-c", RAISING, str(tmp_path), core).check()
+    outcome, journal = recorded(RAISING, tmp_path, core)
     assert outcome.stdout == plain.stdout
     assert outcome.stderr == "set()\n"
-    (journal,) = read_journals(tmp_path)
     assert journal.operations()[-1][0] == "store.set"
 
 
-OPTIONS = """
-import sys
-import disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[2])
-import torch
-import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
-dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+OPTIONS = (
+    FAKE
+    + """
 group, tensor, Op = dist.group.WORLD, torch.ones(2), dist.ReduceOp
 
 def made(op=None):
@@ -153,17 +135,15 @@ for each in (options, *both, both[0], options):
 disttrace.uninstall()
 print({type(value) for name, value in vars(dist.AllreduceOptions).items() if "Op" in name})
 """
+)
 
 
 @EACH_CORE
 def test_options_say_what_they_are_when_they_are_used(tmp_path: Path, core: str) -> None:
     """However they came to it, at one place in the program: also the one that was freed before."""
-    outcome = preloaded("-W", "ignore", "-c", OPTIONS, str(tmp_path), core).check()
+    outcome, journal = recorded(OPTIONS, tmp_path, core)
     assert outcome.stdout == "{<class 'property'>}\n"
-    (journal,) = read_journals(tmp_path)
-    calls = journal.calls()
-    begun = [calls[record["s"]] for record in journal.records if "b" in record]
-    found = [call["reduce_op"] for call in begun if call["op"] == "all_reduce"]
+    found = [call["reduce_op"] for call in journal.called() if call["op"] == "all_reduce"]
     once = ["SUM", "MAX", "MAX", "SUM", "SUM"]
     assert found == [*once, "SUM", "MAX", "MIN", "MIN", "MAX", "MIN", "MIN"]
 
@@ -190,81 +170,62 @@ print(dist.AllreduceOptions.reduceOp is entry)
 @EACH_CORE
 def test_what_stands_for_a_property_is_one(tmp_path: Path, core: str) -> None:
     """To all that asks for it, also where that takes torch's own setter and passes ours by."""
-    outcome = preloaded("-W", "ignore", "-c", PROPERTIES, str(tmp_path), core).check()
+    outcome, journal = recorded(PROPERTIES, tmp_path, core)
     first, *others, last = outcome.stdout.splitlines()
     assert first.startswith("True <property ")
     assert others == ["True", "True False"]
     assert last == str(core != "c")  # of the plain one nothing stands there
-    (journal,) = read_journals(tmp_path)
-    calls = journal.calls()
-    begun = [calls[record["s"]] for record in journal.records if "b" in record]
-    found = [call["reduce_op"] for call in begun if call["op"] == "all_reduce"]
+    found = [call["reduce_op"] for call in journal.called() if call["op"] == "all_reduce"]
     assert found == ["MIN", "MAX"]
 
 
-_MADE = """
-import sys
-import disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[2], stack_depth=1)
-import torch.distributed as dist
+_MADE = (
+    TRACED.replace(", core", ", stack_depth=1, core")
+    + """
 store = dist.HashStore()
 for number in range(1, 301):
     exec(compile(chr(10) * number + "store.set('k', 'v')", "made.py", "exec"))
 """
+)
 
 
 @EACH_CORE
 def test_code_that_comes_and_goes_is_told_apart(tmp_path: Path, core: str) -> None:
     """The next code object lies where the last one was, and is another place all the same."""
-    preloaded("-c", _MADE, str(tmp_path), core).check()
-    (journal,) = read_journals(tmp_path)
-    calls = journal.calls()
-    stacks = {stack["n"]: stack["frames"] for stack in journal.of("stack")}
-    lines = [
-        stacks[calls[record["s"]]["stack"]][0][1]
-        for record in journal.records
-        if "b" in record and calls[record["s"]]["op"] == "store.set"
-    ]
+    _, journal = recorded(_MADE, tmp_path, core)
+    stacks, called = journal.stacks(), journal.called()
+    lines = [stacks[call["stack"]][0][1] for call in called if call["op"] == "store.set"]
     assert lines == list(range(2, 302))
 
 
-JOINED = """
-import sys
-import disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[2])
-import torch
-import torch.distributed as dist
+JOINED = (
+    GLOO
+    + """
 from torch.distributed.algorithms.join import Join
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
 with Join([model]):
     for _ in range(3):
         model(torch.ones(1, 2)).sum().backward()
 dist.destroy_process_group()
 """
+)
 
 
 @EACH_CORE
 def test_work_that_ddp_hands_to_its_reducer_is_not_forgotten(tmp_path: Path, core: str) -> None:
     """C++ waits for it: the journal says that somebody does."""
-    preloaded("-c", JOINED, str(tmp_path), core).check()
-    (journal,) = read_journals(tmp_path)
+    _, journal = recorded(JOINED, tmp_path, core)
     asked = [record.get("k") for record in journal.records if "o" in record and "l" not in record]
     assert asked == ["Reducer"] * 3
 
 
-FRAMELESS = """
-import sys, _thread
+FRAMELESS = (
+    FAKE
+    + """
+import _thread
 from functools import partial
 from operator import methodcaller
-import disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[2])
-import torch
-import torch.distributed as dist
 import torch.distributed._functional_collectives
-from torch.testing._internal.distributed.fake_pg import FakeStore
-
-dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 group, tensor, store = dist.group.WORLD, torch.ones(2), dist.HashStore()
 work = group.allreduce([tensor], dist.AllreduceOptions())
 functional = torch.ops._c10d_functional
@@ -288,18 +249,17 @@ for call, *args in (
     over.acquire()
 print(store.get("key").decode(), coalesces)
 """
+)
 
 
 @EACH_CORE
 def test_calls_without_a_caller_in_python(tmp_path: Path, core: str) -> None:
     """A new thread, or C++, calls the method itself: there is no stack, and that is all."""
-    program = ("-W", "ignore", "-c", FRAMELESS, str(tmp_path), core)
-    outcome = preloaded(*program).check()
+    outcome, journal = recorded(FRAMELESS, tmp_path, core)
     assert outcome.stdout.startswith("value ")
     batches = ["coalescing_manager"] * (outcome.stdout == "value True\n")
     assert "disttrace" not in outcome.stderr
     assert "Traceback" not in outcome.stderr
-    (journal,) = read_journals(tmp_path)
     assert [op for op, _, _ in journal.operations()] == [
         *("init_process_group", "HashStore", "all_reduce", "store.set", "store.set"),
         *("all_reduce", "all_reduce", "send", "HashStore", "all_reduce", "all_reduce"),
@@ -310,60 +270,53 @@ def test_calls_without_a_caller_in_python(tmp_path: Path, core: str) -> None:
     assert {call["op"] for call in calls} == names
 
 
-EACH_ON_ITS_LINE = """
-import sys, disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[2])
-import torch, torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
-dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+EACH_ON_ITS_LINE = (
+    FAKE
+    + """
 group = dist.group.WORLD
 def refused():
     try:
-        dist.broadcast(torch.ones(1), 9)  # 10
+        dist.broadcast(torch.ones(1), 9)  # 13
     except ValueError:
         pass
     try:
-        dist.broadcast(torch.ones(1), 8)  # 14
+        dist.broadcast(torch.ones(1), 8)  # 17
     except ValueError:
         pass
 refused()
 if hasattr(dist.AllreduceOptions, "asyncOp"):
-    group._start_coalescing(torch.device("cpu"))  # 19
+    group._start_coalescing(torch.device("cpu"))  # 22
     group._end_coalescing(torch.device("cpu"))
-    group._start_coalescing(torch.device("cpu"))  # 21
+    group._start_coalescing(torch.device("cpu"))  # 24
     group._end_coalescing(torch.device("cpu"))
     print(True)
 """
+)
 
 
 @EACH_CORE
 def test_what_is_seen_beside_a_call_is_known_by_its_own_line(tmp_path: Path, core: str) -> None:
     """Not by a frame of ours, which all of them have in common."""
-    outcome = preloaded("-W", "ignore", "-c", EACH_ON_ITS_LINE, str(tmp_path), core).check()
-    batches = [("coalescing_manager", 19), ("coalescing_manager", 21)]
-    (journal,) = read_journals(tmp_path)
-    stacks = {record["n"]: record["frames"] for record in journal.of("stack")}
+    outcome, journal = recorded(EACH_ON_ITS_LINE, tmp_path, core)
+    batches = [("coalescing_manager", 22), ("coalescing_manager", 24)]
+    stacks = journal.stacks()
     beside = [
         (call["op"], stacks[call["stack"]][0][1])
         for call in journal.calls().values()
         if call["op"] in ("broadcast", "coalescing_manager")
     ]
     coalesces = outcome.stdout == "True\n"  # fake does not on torch 2.5
-    assert sorted(beside) == [("broadcast", 10), ("broadcast", 14), *(batches * coalesces)]
+    assert sorted(beside) == [("broadcast", 13), ("broadcast", 17), *(batches * coalesces)]
 
 
-REMADE = """
-import sys
-import disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[2])
-import torch
-import torch.distributed as dist
+REMADE = (
+    FAKE
+    + """
 import torch.distributed._functional_collectives
-from torch.testing._internal.distributed.fake_pg import FakeStore
-
 functional, tensor = torch.ops._c10d_functional, torch.ones(2)
-for _ in range(2):
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+for again in range(2):
+    if again:
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     name = dist.group.WORLD.group_name
     for _ in range(3):
         functional.wait_tensor(functional.all_reduce(tensor, "sum", name))
@@ -372,25 +325,24 @@ for _ in range(2):
     dist.distributed_c10d._world.group_count = 0  # as a new default group of newer torches has it
     print(name)
 """
+)
 
 
 @EACH_CORE
 def test_a_group_of_a_name_that_was_used_before(tmp_path: Path, core: str) -> None:
     """A functional call is known by the name of its group, and a composed one by the default."""
-    outcome = preloaded("-W", "ignore", "-c", REMADE, str(tmp_path), core).check()
+    outcome, journal = recorded(REMADE, tmp_path, core)
     first, second = outcome.stdout.split()
     assert first == second
-    (journal,) = read_journals(tmp_path)
-    calls = journal.calls()
-    called = [calls[r["s"]] for r in journal.records if "b" in r]
+    called = journal.called()
     for op in ("all_reduce", "broadcast_object_list"):
         assert [c["group"] for c in called if c["op"] == op] == [1, 1, 1, 2, 2, 2]
 
 
-OVERRIDDEN = """
-import datetime, sys
-import disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+OVERRIDDEN = (
+    TRACED
+    + """
+import datetime
 from torch._C._distributed_c10d import Work
 
 class Own(Work):
@@ -403,6 +355,7 @@ class Own(Work):
 
 print(Own().wait(), Work.wait(Own(), datetime.timedelta(1)))
 """
+)
 
 
 @EACH_CORE
@@ -412,18 +365,13 @@ def test_a_method_that_a_subclass_overrides(tmp_path: Path, core: str) -> None:
     assert outcome.stdout == "own\nown\n0:00:00 True\n"
 
 
-UNCAUGHT = """
-import sys
-import disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[2])
-import torch
-import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
-
-dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+UNCAUGHT = (
+    FAKE
+    + """
 work = dist.all_reduce(torch.ones(2), async_op=True)
 raise ValueError("the program's own")
 """
+)
 
 
 @EACH_CORE
@@ -434,12 +382,10 @@ def test_a_work_that_dies_with_the_interpreter(tmp_path: Path, core: str) -> Non
     assert outcome.stderr.endswith("ValueError: the program's own\n")
 
 
-BY_HAND = """
-import datetime, sys
-import disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[2])
-import torch
-import torch.distributed as dist
+BY_HAND = (
+    TRACED
+    + """
+import datetime
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 hand = dist.PrefixStore("hand", store)
@@ -450,13 +396,13 @@ backend = dist.group.WORLD._get_backend(torch.device("cpu"))
 backend._set_default_timeout(datetime.timedelta(seconds=77))
 print(hasattr(backend, "set_timeout"))  # gloo of older torches keeps to the limit it had
 """
+)
 
 
 @EACH_CORE
 def test_a_group_made_by_hand_is_known_before_it_is_used(tmp_path: Path, core: str) -> None:
     """Who never comes to its first call is a member all the same; what torch makes is one group."""
-    outcome = preloaded("-W", "ignore", "-c", BY_HAND, str(tmp_path), core).check()
-    (journal,) = read_journals(tmp_path)
+    outcome, journal = recorded(BY_HAND, tmp_path, core)
     groups = [one for one in journal.definitions if one["def"] == "group"]
     made = [(one["n"], one["type"], one.get("nth")) for one in groups if "type" in one]
     assert made == [(1, "ProcessGroup", 1), (2, "ProcessGroupGloo", 1)]

@@ -33,13 +33,42 @@ from support.processes import (
     launcher,
     signal_group,
 )
+from support.raw import RawJournal, read_journals
 
 _INTERPRETER = Path(__file__).with_name("preloaded_interpreter.py")
+TRACED = """
+import sys
+import disttrace
+disttrace.install(dir=sys.argv[1], core=(sys.argv[2:] or [None])[0])
+import torch
+import torch.distributed as dist
+"""
+"""How a program begins that is traced: FOLDER, and a core."""
+GLOO = (
+    TRACED
+    + """\
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+"""
+)
+FAKE = (
+    TRACED
+    + """\
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+"""
+)
 
 
 def preloaded(*args: str | os.PathLike[str], timeout: float = 60.0, **variables: str) -> Outcome:
     """As ``support.processes.python``; ``-W ignore`` may stand first."""
     return _ordered(args, timeout, variables, whole=False)
+
+
+def recorded(program: str, folder: Path, *args: str) -> tuple[Outcome, RawJournal]:
+    """How a program ended well that was given ``folder`` and ``args``, and its journal there."""
+    outcome = preloaded("-W", "ignore", "-c", program, folder, *args).check()
+    (journal,) = read_journals(folder)
+    return outcome, journal
 
 
 def to_its_end(*args: str | os.PathLike[str], timeout: float = 60.0, **variables: str) -> Outcome:

@@ -29,15 +29,35 @@ class RawJournal:
     def calls(self) -> dict[int, Record]:
         return {record["n"]: record for record in self.of("call")}
 
+    def begun(self, *kinds: str) -> list[tuple[Record, Record]]:
+        """(begin, call) of each operation of these kinds (default: all), copies left out."""
+        calls = self.calls()
+        found = ((r, calls[r["s"]]) for r in self.records if "b" in r and "r" not in r)
+        return [(record, call) for record, call in found if not kinds or call["kind"] in kinds]
+
+    def called(self, *kinds: str) -> list[Record]:
+        """The calls of these operations."""
+        return [call for _, call in self.begun(*kinds)]
+
+    def over(self) -> set[int]:
+        """Numbers of operations with an end, or seen complete."""
+        return {record[key] for record in self.records for key in ("e", "c") if key in record}
+
     def operations(self) -> list[tuple[str, int | None, bool]]:
         """(operation, sequence number, whether it ended) in order of begin, copies left out."""
-        calls = self.calls()
-        ended = {record[key] for record in self.records for key in ("e", "c") if key in record}
-        return [
-            (calls[record["s"]]["op"], record.get("q"), record["b"] in ended)
-            for record in self.records
-            if "b" in record and "r" not in record
-        ]
+        over = self.over()
+        return [(call["op"], r.get("q"), r["b"] in over) for r, call in self.begun()]
+
+    def stacks(self) -> dict[int, list[list[int]]]:
+        """Frames by number."""
+        return {record["n"]: record["frames"] for record in self.of("stack")}
+
+    def strings(self) -> dict[int, str]:
+        return {record["n"]: record["v"] for record in self.of("string")}
+
+    @property
+    def rank(self) -> int:
+        return int(max(record["rank"] for record in self.of("identity") if "rank" in record))
 
 
 def read_journals(folder: Path) -> list[RawJournal]:
