@@ -8,9 +8,7 @@ import pytest
 
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.diagnosis import job
-from disttrace_viewer.evidence.sequences import habits_of
 from disttrace_viewer.findings.finding import RuleFinding
-from disttrace_viewer.trace.process import Frame
 from support.journals import MS
 from support.scenes import alive, beat, create, leave, only, steps
 
@@ -170,30 +168,14 @@ def test_an_exception_by_which_a_call_was_skipped_is_told(tmp_path: Path, read: 
 
 
 @pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
-def test_a_rank_that_logs_by_another_line_is_a_note(tmp_path: Path, read: object) -> None:
-    """In each step, under the same numbers; by another caller of a helper it is nothing."""
+@pytest.mark.parametrize("helper", [False, True])
+def test_a_rank_that_logs_by_another_line_is_in_step(
+    tmp_path: Path, read: object, helper: bool
+) -> None:
+    """In each step, under the same numbers."""
     logging = tuple("log" if name == "loss" else name for name in USUAL)
-    run(tmp_path / "helper", [logging, USUAL, USUAL], ends=True, helper=True)
-    assert read(tmp_path / "helper") == []  # type: ignore[operator]
-    run(tmp_path / "lines", [logging, USUAL, USUAL], ends=True)
-    found = only(read(tmp_path / "lines"))  # type: ignore[operator]
-    assert (found.kind, found.severity, found.culprits) == ("divergence", "note", ())
-    assert found.summary == (
-        "all_reduce of the default group is always called by rank 0 at train.py:40 and ranks 1, 2"
-        " at train.py:30 (8 times, first #3): a branch by rank, in step."
-    )
-
-
-def test_lines_that_meet_now_and_then_are_no_habit() -> None:
-    """Nor are those of another operation; of three ranks each may have a line of its own."""
-    a, b, c, d = (("all_reduce", Frame("x.py", line, "f")) for line in (1, 2, 3, 4))
-    gather = ("all_gather", None)
-    assert habits_of({0: [a, b] * 4, 1: [a, c] * 2 + [a, b] * 2}) == []
-    assert habits_of({0: [a, b] * 4, 1: [a, gather] * 4}) == []
-    assert habits_of({0: [a, b] * 2, 1: [a, c] * 2}) == [], "too seldom"
-    (one,) = habits_of({0: [a, b] * 4, 1: [a, c] * 4, 2: [a, d] * 5, 3: [a, b]}, first=7)
-    assert one.lines == ((b, (0, 3)), (c, (1,)), (d, (2,)))
-    assert (one.first, one.times) == (8, 4)
+    run(tmp_path, [logging, USUAL, USUAL], ends=True, helper=helper)
+    assert read(tmp_path) == []  # type: ignore[operator]
 
 
 def hanging(

@@ -17,7 +17,7 @@ from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.merge.clock import JOINING, Bounds, Point, Tree, place, realign
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.model import JobTrace, Stream
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.values import dataclass
 
 WAITERS = ("store.get", "store.wait", "store.multi_get", "store.queue_pop", "store.barrier")
@@ -182,32 +182,6 @@ class Exchanges:
             )
             .collect()
         )
-
-    def course(self, process: int, stream: Stream) -> Numbers:
-        """All collectives of a process in a stream, by sequence number."""
-        return self._course(stream, pl.col("process") == process).get(process, [])
-
-    def courses(self, stream: Stream) -> dict[int, Numbers]:
-        """The same of every process."""
-        return self._course(stream, pl.lit(True))
-
-    def _course(self, stream: Stream, wanted: pl.Expr) -> dict[int, Numbers]:
-        group, backend = stream
-        calls = self._calls("collective").filter(
-            wanted & (pl.col("group") == group) & pl.col("backend").eq_missing(pl.lit(backend))
-        )
-        rows = (
-            self.trace.operations.lazy()
-            .filter(wanted & pl.col("seq").is_not_null())
-            .join(calls.select("call"), on="call", how="semi")
-            .sort("process", "seq")
-            .select("process", "seq", "call")
-            .collect()
-        )
-        found: dict[int, Numbers] = {}
-        for (process,), of in rows.group_by("process", maintain_order=True):
-            found[int(str(process))] = of.select("seq", "call").rows()
-        return found
 
     # -- what several tables need ------------------------------------------------------------
 

@@ -7,31 +7,28 @@ their ids, since of a job of which more was read more of them may be known.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from functools import cached_property, partial
 
 import polars as pl
 
 from disttrace_viewer.analysis import delays
 from disttrace_viewer.analysis.delays import SHARE_OF_SPAN
-from disttrace_viewer.analysis.exchanges import Exchanges, Numbers
+from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.past import (
     Joined,
     Late,
     Misfit,
     Past,
     Unwaited,
-    callers_of,
     fits,
-    place_of,
 )
-from disttrace_viewer.analysis.sample import Course, innermost, together
-from disttrace_viewer.trace.model import Call, JobTrace, Stream
+from disttrace_viewer.analysis.sample import innermost, together
+from disttrace_viewer.trace.model import Call, JobTrace
 from disttrace_viewer.trace.operation import GROUPED, Op, ops
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.trace.values import dataclass, replace
 
-_SITE = ("op", "stack", "args")
 PATTERNS = 50_000
 """More different ways to be unlike than this are not looked at."""
 
@@ -78,20 +75,6 @@ class WholePast(Past):
             send = self._op(row["send_process"], row["send_number"])
             receive = self._op(row["recv_process"], row["recv_number"])
             yield send, receive, row["times"], keys
-
-    def courses(self) -> Iterator[tuple[Stream, Mapping[int, Course]]]:
-        for group, backend in self._from_different_lines():
-            of = self.exchanges.courses((group, backend))
-            yield (
-                (self._groups.get(group), backend),
-                {process: self._course(numbers) for process, numbers in of.items()},
-            )
-
-    def course(self, process: int, stream: Stream) -> Course | None:
-        group = next((theirs for theirs, ours in self._groups.items() if ours == stream[0]), None)
-        if group is None:
-            return None
-        return self._course(self.exchanges.course(process, (group, stream[1])))
 
     def late(self) -> Iterator[Late]:
         trace = self.exchanges.trace
@@ -177,11 +160,6 @@ class WholePast(Past):
         group = None if call.group is None else self._groups.get(call.group)
         return replace(call, group=group, store=None)
 
-    def _course(self, numbers: Numbers) -> Course:
-        trace = self.exchanges.trace
-        calls = {call: self._call(trace.call(call)) for call in {call for _, call in numbers}}
-        return [(seq, calls[call]) for seq, call in numbers]
-
     def _members(self, exchange: int) -> dict[int, Op]:
         """Who took part in a collective, by group rank."""
         rows = self.exchanges.participants([exchange])
@@ -200,40 +178,6 @@ class WholePast(Past):
         )
         op = next(ops(trace, rows))
         return replace(op, call=self._call(op.call))
-
-    # -- of all operations ---------------------------------------------------------------------
-
-    def _from_different_lines(self) -> list[tuple[int, str | None]]:
-        """Streams in which members of any collective came from different lines."""
-        trace = self.exchanges.trace
-        known = (
-            trace.calls.with_row_index("call")
-            .filter((pl.col("kind") == "collective") & pl.col("group").is_not_null())
-            .select("call", "group", "backend", "op", "stack", "args")
-        )
-        # Thousands of ranks call from a few stacks: each is queried once for its place, which of a
-        # helper's calls is that of its callers.
-        numbers: dict[Hashable, int] = {}
-        sites = known.group_by(_SITE).agg(pl.col("call").first())
-        codes = [
-            numbers.setdefault((place_of(value), *callers_of(value)), len(numbers))
-            for value in map(trace.call, sites["call"].to_list())
-        ]
-        sites = sites.select(*_SITE, pl.Series("_place", codes, dtype=pl.UInt32))
-        known = known.join(sites, on=_SITE, nulls_equal=True)
-        rows = (
-            trace.operations.lazy()
-            .filter(pl.col("seq").is_not_null())
-            .join(known.lazy(), on="call")
-            .group_by("group", "backend", "seq")
-            .agg((pl.col("_place").min() != pl.col("_place").max()).alias("unlike"))
-            .filter("unlike")
-            .select("group", "backend")
-            .unique()
-            .sort("group", "backend")
-            .collect()
-        )
-        return rows.rows()
 
     def _patterns(self, table: pl.DataFrame) -> pl.DataFrame:
         """The first exchange of every way to be unlike: group, backend, seq, times, exchange."""

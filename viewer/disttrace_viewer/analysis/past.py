@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
 from disttrace.journal.code_files import is_program
-from disttrace_viewer.analysis.sample import Course, innermost
-from disttrace_viewer.trace.model import Call, Stream
+from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.trace.model import Call
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Stack
 
@@ -80,14 +80,6 @@ class Past:
     def misfits(self) -> Iterator[Misfit]:
         """Of every pair of call sites whose messages do not fit the first one."""
         return iter(())
-
-    def courses(self) -> Iterator[tuple[Stream, Mapping[int, Course]]]:
-        """Of streams whose members called from different lines the course of each process."""
-        return iter(())
-
-    def course(self, process: int, stream: Stream) -> Course | None:
-        """All collectives of a process in a stream."""
-        return None
 
     def late(self) -> Iterator[Late]:
         """Processes that make others wait again and again, for a part of the whole span."""

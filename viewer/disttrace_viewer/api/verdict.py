@@ -97,7 +97,9 @@ def _read(
     merged = job.read(where, engine=by, progress=progress)
     apart = [] if wanted else beside_newest(merged)
     parts = parts_of(merged, apart)
-    found = job.judged(where, choose=chooser(wanted), stall_ns=limit, engine=by, local=merged)
+    found = job.judged(
+        where, choose=chooser(wanted), stall_ns=limit, engine=by, local=merged, compare=tables
+    )
     del merged
     seen = found.case.trace.processes
     if seen and all("stalls" in process.lacks for process in seen):

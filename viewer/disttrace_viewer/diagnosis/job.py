@@ -100,13 +100,15 @@ def judged(
     others: Merged = NO_RANK,
     fetch: Fetch | None = None,
     look: Look = look,
+    compare: bool = False,
 ) -> Verdict:
     """The verdict on the jobs that ``choose`` picks, or on the processes of which ``only`` has the
     ids, from journals or from files of states.
 
     ``local`` are the states of the journals, where they were reduced already; ``others`` are of
     processes whose journals lie elsewhere, and ``fetch`` has some of these read in full; ``look``
-    states which processes live. Raises ViewerError where there is neither.
+    states which processes live; ``compare``: also sequences of collectives of a job that gets on.
+    Raises ViewerError where there is neither.
     """
     stored = _stored(paths)
     merged = read(paths, engine=engine) if local is None else local
@@ -119,7 +121,7 @@ def judged(
     reported = () if stored else troubles(paths)
     found = verdict(merged, only=only, stall_ns=stall_ns, look=look, problems=reported)
     elsewhere = others.states.keys()
-    suspects = () if stored else suspects_of(found, merged, elsewhere)
+    suspects = () if stored else suspects_of(found, merged, elsewhere, compare=compare)
     if suspects:
         del found  # of a large job it holds most of the memory, and another one is to come
         here = [one for one in suspects if one not in elsewhere]
@@ -132,7 +134,7 @@ def judged(
 
 
 def suspects_of(
-    found: Verdict, merged: Merged, elsewhere: Set[str] = frozenset()
+    found: Verdict, merged: Merged, elsewhere: Set[str] = frozenset(), *, compare: bool = False
 ) -> tuple[str, ...]:
     """The processes whose journals decide errors that are only likely so far: which they blame,
     and the members of the group in question; of a few all collectives are compared. And those whose
@@ -153,7 +155,7 @@ def suspects_of(
         if group is not None and finding.seq is not None:
             members = (*finding.waiting, *sorted(finding.scope.roots))
             compared.update(dict.fromkeys(_differing(evidence, group.index, members)))
-    compared.update(dict.fromkeys(_out_of_step(found, merged)))
+    compared.update(dict.fromkeys(_out_of_step(found, merged, compare)))
     compared.update(dict.fromkeys(_joined(found, merged, elsewhere)))
     compared.update(dict.fromkeys(evidence.went_on))
     again = [
@@ -173,11 +175,11 @@ def _differing(evidence: Evidence, group: int, members: Sequence[int]) -> Iterab
     return {tuple(found) or (i,): i for i, found in reversed(hashed.items())}.values()
 
 
-def _out_of_step(found: Verdict, merged: Merged) -> Iterable[int]:
+def _out_of_step(found: Verdict, merged: Merged, compare: bool) -> Iterable[int]:
     """Of each different sequence one process that tells since when a group is out of step."""
     evidence = found.case.evidence
     wrong = any(finding.severity == ERROR for finding in found.findings)
-    if evidence.live and not wrong:
+    if evidence.live and not (wrong or compare):
         return []
     streams: dict[Stream, dict[tuple[int, int, int], int]] = {}
     for (process, stream), course in evidence.sample.courses.items():
@@ -231,7 +233,8 @@ def verdict_on(
 
     ids = {p.id for p in trace.processes}
     found = looking_back(
-        judged(trace.paths, only=ids, stall_ns=stall_ns, look=look), exchanges or Exchanges(trace)
+        judged(trace.paths, only=ids, stall_ns=stall_ns, look=look, compare=True),
+        exchanges or Exchanges(trace),
     )
     if found is None:
         raise ViewerError(f"{', '.join(trace.paths)} changed while it was read.")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from disttrace_viewer.analysis.out_of_step import SWAPPED, Shift, first_shift
 from disttrace_viewer.analysis.past import Place, callers_of, op_of, place_of
@@ -12,36 +11,12 @@ from disttrace_viewer.analysis.sample import Course, together
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Call, Stream
 from disttrace_viewer.trace.process import Stack
-from disttrace_viewer.trace.values import dataclass
-
-OFTEN = 3
-"""So often lines have to meet to be a habit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Habit:
-    """Members that always come to a call by a line of their own, under the same numbers."""
-
-    first: int
-    """The number of the first such call."""
-    times: int
-    lines: tuple[tuple[Place, tuple[int, ...]], ...]
-    """Each line with the members (processes) that are at it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Where members of groups are out of step, and of those that are not what they do otherwise."""
-
-    shifts: Mapping[Stream, Shift[int, Place]]
-    """By stream the first place from which on they are."""
-    habits: Mapping[Stream, Sequence[Habit]]
-
-
-def steps(evidence: Evidence, past: Iterable[tuple[Stream, Mapping[int, Course]]]) -> Steps:
-    """``past``: sequences of streams whose members called from different lines, if read."""
-    shifts, habits = {}, {}
-    for stream, courses in {**dict(_kept(evidence)), **dict(past)}.items():
+def steps(evidence: Evidence) -> dict[Stream, Shift[int, Place]]:
+    """By stream the first place from which on members are out of step."""
+    shifts = {}
+    for stream, courses in _kept(evidence):
         group = None if stream[0] is None else evidence.trace.groups[stream[0]]
         if group is None or len(courses) < 2:
             continue
@@ -55,32 +30,7 @@ def steps(evidence: Evidence, past: Iterable[tuple[Stream, Mapping[int, Course]]
             shift = _shift(evidence, stream, by_callers, group.size)
         if shift is not None:
             shifts[stream] = shift.later(first - 1)
-        elif called and (found := habits_of(called, first)):
-            habits[stream] = found
-    return Steps(shifts, habits)
-
-
-def habits_of(called: Mapping[int, Sequence[Place]], first: int = 1) -> list[Habit]:
-    """Lines of the same operation that members are at whenever others are at another one, and at no
-    other time; the first one ``first``.
-    """
-    (member, usual), *others = sorted(called.items())
-    found: dict[Place, dict[Place, list[int]]] = {}
-    times: Counter[Place] = Counter(usual)
-    for other, course in others:
-        both = min(len(usual), len(course))
-        one, two = Counter(usual[:both]), Counter(course[:both])
-        for (ours, theirs), count in Counter(zip(usual, course, strict=False)).items():
-            constant = count == one[ours] == two[theirs]
-            if ours != theirs and ours[0] == theirs[0] and constant and count >= OFTEN:
-                found.setdefault(ours, {}).setdefault(theirs, []).append(other)
-    habits = []
-    for ours, lines in found.items():
-        elsewhere = {other for of in lines.values() for other in of}
-        same = (member, *(o for o, course in others if o not in elsewhere and ours in {*course}))
-        rows = ((ours, same), *((theirs, tuple(of)) for theirs, of in lines.items()))
-        habits.append(Habit(usual.index(ours) + first, times[ours], rows))
-    return sorted(habits, key=lambda one: one.first)
+    return shifts
 
 
 def called_from(calls: Mapping[int, Call], places: Mapping[int, Place]) -> dict[int, Place]:

@@ -7,7 +7,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from disttrace_viewer.analysis.past import NOTHING, Past
+from disttrace_viewer.analysis.out_of_step import Shift
+from disttrace_viewer.analysis.past import NOTHING, Past, Place
 from disttrace_viewer.analysis.process_ends import (
     CASCADE,
     CLEAN,
@@ -78,7 +79,7 @@ class Case:
 
     def course(self, process: int, stream: Stream) -> Course | None:
         """All collectives of a process in a stream; None where they are not at hand."""
-        return self.evidence.course(process, stream) or self.past.course(process, stream)
+        return self.evidence.course(process, stream)
 
     @cached_property
     def rendezvous(self) -> RendezvousIndex:
@@ -101,9 +102,9 @@ class Case:
         return Setters(self.evidence)
 
     @cached_property
-    def steps(self) -> sequences.Steps:
-        """What members of groups called, number by number, beside each other."""
-        return sequences.steps(self.evidence, self.past.courses())
+    def steps(self) -> Mapping[Stream, Shift[int, Place]]:
+        """By stream the first place from which on members of its group are out of step."""
+        return sequences.steps(self.evidence)
 
     @cached_property
     def witnesses(self) -> Witnesses:

@@ -115,7 +115,7 @@ class Trouble(NamedTuple):
     t_ns: int
     """When that came about, or was read."""
     by: str
-    """``kernel log``, ``nvidia-smi`` or ``NCCL RAS``."""
+    """``kernel log`` or ``nvidia-smi``."""
     where: str
     """``host``, ``device`` or ``link`` (``disttrace.journal.format``)."""
     name: str | None

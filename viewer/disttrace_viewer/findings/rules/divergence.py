@@ -2,13 +2,11 @@
 noticed.
 
 Where it led to an error later, that finding shows since when; where it led to none, it is a
-finding of its own. That members come to a call by lines of their own, always the same ones, is a
-note.
+finding of its own.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -17,7 +15,7 @@ from disttrace_viewer.analysis.past import Place, op_of, place_of
 from disttrace_viewer.analysis.sample import innermost, together
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.mismatches import minority
-from disttrace_viewer.evidence.sequences import Habit, aligned, called_from
+from disttrace_viewer.evidence.sequences import aligned, called_from
 from disttrace_viewer.evidence.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding, Scope, why
@@ -36,7 +34,7 @@ _IN_THE_END = _AT_LAST | {"deadlock", "group_mismatch", "store_key_missing"}
 
 def find(case: Case) -> Iterator[RuleFinding]:
     """Groups that are out of step and in which no error show it."""
-    for stream, shift in case.steps.shifts.items():
+    for stream, shift in case.steps.items():
         group = case.trace.groups[stream[0] or 0]
         mixed = _mixed(case, stream, shift)
         came_to = (_came_to(case, f, stream) for f in case.findings)
@@ -59,23 +57,6 @@ def find(case: Case) -> Iterator[RuleFinding]:
             at_ns=min((op.begin_ns for op in ops), default=0),
         )
         yield _with_raised(case, found, stream, shift)
-    if not any(f.severity != NOTE for f in case.findings):  # else there is more to report
-        yield from _habits(case)
-
-
-def _habits(case: Case) -> Iterator[RuleFinding]:
-    """Of each group whose members have lines of their own one note."""
-    for stream, found in case.steps.habits.items():
-        group = case.trace.groups[stream[0] or 0]
-        yield RuleFinding(
-            kind="divergence",
-            severity=NOTE,
-            summary=habit_text(case.trace, group, found),
-            op=op_of(found[0].lines[0][0]),
-            group=group.id,
-            seq=found[0].first,
-            locations=_at(found[0].lines),
-        )
 
 
 def _at(lines: Iterable[tuple[Place, Sequence[int]]]) -> tuple[CodeLocation, ...]:
@@ -89,7 +70,7 @@ def _at(lines: Iterable[tuple[Place, Sequence[int]]]) -> tuple[CodeLocation, ...
 
 def traced_back(case: Case, finding: RuleFinding) -> RuleFinding:
     """An error with the call since which its group was out of step, where that was before it."""
-    for stream, shift in case.steps.shifts.items():
+    for stream, shift in case.steps.items():
         number = _came_to(case, finding, stream)
         mixed = 0 if number is None else _mixed(case, stream, shift, before=number)
         if number is not None and shift.number < number and mixed:
@@ -224,28 +205,6 @@ def hint(shift: Shift[int, Place]) -> str:
         "Look for a branch, a `continue`, a `break` or an exception that was caught before that"
         " call. Everything that was exchanged since is of different calls: do not trust the"
         " results."
-    )
-
-
-def habit_text(trace: JobTrace, group: Group, habits: Sequence[Habit]) -> str:
-    """Members that always come to a call by lines of their own."""
-    first = habits[0]
-    op = first.lines[0][0][0]
-
-    def lowest(line: tuple[Place, tuple[int, ...]]) -> float:
-        known = (trace.processes[i].rank for i in line[1])
-        return min((rank for rank in known if rank is not None), default=math.inf)
-
-    lines = sentences.listed(
-        [
-            f"{sentences.processes(trace, members)} at {sentences.place(frame)}"
-            for (_, frame), members in sorted(first.lines, key=lowest)
-        ]
-    )
-    more = f", and so it is with {len(habits) - 1} more of their lines" if len(habits) > 1 else ""
-    return (
-        f"{op} of {sentences.group(group, trace)} is always called by {lines}"
-        f" ({first.times:,} times, first #{first.first}){more}: a branch by rank, in step."
     )
 
 
