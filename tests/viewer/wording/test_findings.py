@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, FAILED, SILENT, End
-from disttrace_viewer.findings.rules import claims, ended_unseen, outside, process_failed
+from disttrace_viewer.findings.rules import ends, outside, process_failed, rendezvous_claims
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.process import Failure, Frame, Worker
@@ -75,7 +75,7 @@ def test_a_worker_without_a_journal() -> None:
     """What is sure, and what may only lack its journal, of one and of many."""
     worker = Worker(0, 4711, "failed", 1, 0, 3, None)
     both = [(s, m) for s in (True, False) for m in (False, True)]
-    words = [ended_unseen.words(worker, sure=s, many=m) for s, m in both]
+    words = [ends.words(worker, sure=s, many=m) for s, m in both]
     assert words == [
         "ended with exit code 3 before it used torch.distributed",
         "ended with exit code 3 before they used torch.distributed",
@@ -86,7 +86,7 @@ def test_a_worker_without_a_journal() -> None:
 
 def test_sides_are_told_in_the_order_given() -> None:
     """The odd one first, with a verb of its own number."""
-    said = claims.world_size_summary(trace(3), {2: 4, 0: 3, 1: 3}, "tcp://a:1")
+    said = rendezvous_claims.world_size_summary(trace(3), {2: 4, 0: 3, 1: 3}, "tcp://a:1")
     assert said.endswith("its world size at tcp://a:1: rank 2 claims 4 and ranks 0, 1 claim 3.")
     assert sentences.have([1]) == "has"
 

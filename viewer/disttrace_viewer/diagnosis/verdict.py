@@ -20,7 +20,7 @@ from disttrace_viewer.findings.finding import ERROR, NOTE, SEVERITIES, RuleFindi
 from disttrace_viewer.findings.rules import downgraded, outside, unmatched, waiting_for_input
 from disttrace_viewer.findings.rules.divergence import traced_back
 from disttrace_viewer.findings.rules.downgraded import attempts, eased, overcome
-from disttrace_viewer.findings.rules.group_mismatch import by_names
+from disttrace_viewer.findings.rules.groups import by_names
 from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.state import Merged

@@ -19,7 +19,7 @@ from disttrace_viewer.analysis.process_ends import (
     End,
 )
 from disttrace_viewer.analysis.sample import Course, Sample, together
-from disttrace_viewer.evidence import sequences
+from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.polling import asked_within_ns
 from disttrace_viewer.evidence.recorded import STUCK_NS
@@ -104,7 +104,7 @@ class Case:
     @cached_property
     def steps(self) -> Mapping[Stream, Shift[int, Place]]:
         """By stream the first place from which on members of its group are out of step."""
-        return sequences.steps(self.evidence)
+        return mismatches.steps(self.evidence)
 
     @cached_property
     def witnesses(self) -> Witnesses:

@@ -19,8 +19,7 @@ from disttrace_viewer.analysis.sample import (
     together,
 )
 from disttrace_viewer.evidence import mismatches
-from disttrace_viewer.evidence.mismatches import Disagreement, unfitting
-from disttrace_viewer.evidence.sequences import aligned
+from disttrace_viewer.evidence.mismatches import Disagreement, aligned, unfitting
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside, swallowed

@@ -14,8 +14,7 @@ from disttrace_viewer.analysis.out_of_step import SKIPPED, SWAPPED, Shift
 from disttrace_viewer.analysis.past import Place, op_of, place_of
 from disttrace_viewer.analysis.sample import innermost, together
 from disttrace_viewer.evidence import mismatches
-from disttrace_viewer.evidence.mismatches import minority
-from disttrace_viewer.evidence.sequences import aligned, called_from
+from disttrace_viewer.evidence.mismatches import aligned, called_from, minority
 from disttrace_viewer.evidence.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding, Scope, why

@@ -11,9 +11,9 @@ from disttrace_viewer.evidence.rendezvous import UNNAMED, Attempt, Rendezvous, h
 from disttrace_viewer.evidence.wait import NODES, RENDEZVOUS, Wait, Waits
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding, Scope, why
-from disttrace_viewer.findings.rules import downgraded, ended_unseen, late_arrivals, outside
+from disttrace_viewer.findings.rules import downgraded, ends, late_arrivals, outside
 from disttrace_viewer.findings.rules.communicator_creation import may_come
-from disttrace_viewer.findings.rules.ended_unseen import EXITED, KILLED, Unseen, unseen_of
+from disttrace_viewer.findings.rules.ends import EXITED, KILLED, Unseen, unseen_of
 from disttrace_viewer.trace.model import JobTrace, Store
 from disttrace_viewer.wording import sentences
 
@@ -225,7 +225,7 @@ def _missing(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
         parts.append(f"{sentences.processes(trace, never)} never joined{where}")
     known = list(_unseen(case, wait).items())[:_SHOWN]
     for rank, one in known:
-        parts.append(f"rank {rank} {ended_unseen.words(one.worker, sure=one.sure)}")
+        parts.append(f"rank {rank} {ends.words(one.worker, sure=one.sure)}")
     nowhere = set(wait.absent) - {rank for rank, _ in known}
     if nowhere and (world_size := _world_size(case, wait)) is not None:
         parts.append(f"the world size is {world_size}, so that no further rank can come")
