@@ -22,15 +22,12 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import stat
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 from disttrace import errors
 from disttrace.config import Config
-from disttrace.foreign import ours
 from disttrace.identity import AGENT, Identity
 from disttrace.journal.descriptors import attempt
 from disttrace.journal.format import opened_own, remove_own
@@ -236,43 +233,5 @@ def _print(lines: object) -> None:
 
 
 def _write(text: str) -> None:
-    global _left
-    stream = sys.__stderr__
-    errors.tell(text if _begins_a_line(stream) else f"\n{text}", stream)
-    _left = _end_of(stream)
-
-
-_left: tuple[int, int, int] | None = None
-"""Where our last words ended: device, inode and size of the file."""
-
-
-def _begins_a_line(stream: Any) -> bool:
-    """Whether what is written now stands at the beginning of a line, as far as is known.
-
-    Of a progress bar the line is open. Only a file that the program itself may read can be read for
-    what was written last, or one in which no other wrote after us; elsewhere an empty line costs
-    less than a verdict that no search finds. No file is opened for this: to close any descriptor of
-    a file lets go of the POSIX locks that the process has on it.
-    """
-    end = _end_of(stream)
-    if end is None:
-        return False
-    if end[2] == 0 or end == _left:
-        return True
-    try:
-        return os.pread(stream.fileno(), 1, end[2] - 1) == b"\n"
-    except ours(OSError, ValueError):
-        return False  # it only writes
-
-
-def _end_of(stream: Any) -> tuple[int, int, int] | None:
-    """Device, inode and size of the file that ``stream`` writes into; None: it is none."""
-    try:
-        fd = stream.fileno()
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return None
-        stream.flush()  # what the program began to print stands there first
-        found = os.fstat(fd)
-    except ours(AttributeError, OSError, ValueError):
-        return None  # none, or closed
-    return found.st_dev, found.st_ino, found.st_size
+    """From the beginning of a line on: that of a progress bar is open."""
+    errors.tell(f"\n{text}", sys.__stderr__)
