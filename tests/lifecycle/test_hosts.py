@@ -1,21 +1,32 @@
-"""Jobs over hosts that share no folder, of which network namespaces are the picture."""
+"""Jobs over hosts that share no folder, of which network namespaces are the picture; and what hosts
+tell each other of their calls while the job gets on.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 import disttrace
-from disttrace_viewer.companion import protocol
+from disttrace_viewer.companion import comparison, messages, protocol
+from disttrace_viewer.companion.comparison import CALLS, Excerpt, Excerpts, OutOfStep, Talk
+from disttrace_viewer.companion.endpoint import CLIENT, SERVER, PeerReply
+from disttrace_viewer.companion.slow import HERE
+from disttrace_viewer.states.state import inflated
+from lifecycle.test_diverged import STEP, Calls, pages
 from support import networks
 from support.networks import Host
 from support.processes import ROOT, clean_environ, companions, wait_until
+from support.raw import verdicts
 
 HANG = ROOT / "examples" / "faults" / "slow_loader.py"
 COUNTS = ROOT / "tests" / "reliability" / "counted_keys.py"
@@ -38,7 +49,7 @@ def said(folder: Path, rank: int) -> str:
     return (folder / str(rank)).read_text(errors="replace")
 
 
-def told(folder: Path, count: int) -> list[int]:
+def told_by(folder: Path, count: int) -> list[int]:
     return [rank for rank in range(count) if "disttrace: stalled" in said(folder, rank)]
 
 
@@ -54,7 +65,7 @@ def test_a_hang_is_told_once(tmp_path: Path, hosts: Sequence[Host], secret: str)
         assert "disttrace: stalled: Rank 1 never joined all_reduce #3" in text
         assert "rank 1 is at slow_loader.py:34 in load" in text
         assert "nothing is known" not in text
-        assert told(tmp_path, len(hosts)) == [0]
+        assert told_by(tmp_path, len(hosts)) == [0]
         folder = tmp_path / "journals0"
         assert f"diagnose {folder} (of all hosts: disttrace collect {folder} on each" in text
     # What is left in the folder of that host alone says as much, with the time.
@@ -84,7 +95,7 @@ def test_without_the_server_each_host_speaks_for_itself(
         time.sleep(1.5)  # till the others are there
         for pid in companions(tmp_path / "journals0"):
             os.kill(pid, number)
-        wait_until(lambda: told(tmp_path, 3) == [1, 2], timeout=60)
+        wait_until(lambda: told_by(tmp_path, 3) == [1, 2], timeout=60)
         wait_until(lambda: "disttrace: more:" in said(tmp_path, 2), timeout=10)
         for rank in (1, 2):
             text = said(tmp_path, rank)
@@ -121,10 +132,182 @@ def test_hosts_that_share_a_folder_tell_once(tmp_path: Path, hosts: Sequence[Hos
     """They ask each other, and none reads the journals of another one."""
     command = [sys.executable, str(HANG), "--culprit", "1"]
     with networks.job(hosts, command, environ(DISTTRACE="1"), tmp_path, shared=True):
-        wait_until(lambda: told(tmp_path, 3), timeout=90)
+        wait_until(lambda: told_by(tmp_path, 3), timeout=90)
         time.sleep(3)
-        (who,) = told(tmp_path, 3)
+        (who,) = told_by(tmp_path, 3)
         text = said(tmp_path, who)
         assert "disttrace: stalled: Rank 1 never joined all_reduce #" in text
         assert "nothing is known" not in text
     wait_until(lambda: _is_clean(tmp_path / "journals"), timeout=60)
+
+
+def told(calls: Calls, *, name: int = 1, room: int = 400) -> Excerpt:
+    made = Excerpts("")._excerpt(name, pages(calls), room)
+    (found,) = opened(messages.packed(comparison.values_of([made])))
+    assert found.digests == made.digests
+    return found
+
+
+def opened(data: bytes) -> list[Excerpt]:
+    return comparison.read_back(messages.opened(data, comparison.CALLS_FORM) or ())
+
+
+def test_hosts_that_look_at_other_moments_know_digests_under_one_number() -> None:
+    """Whoever is three hundred calls behind is compared all the same."""
+    draw = random.Random(1)
+    for _ in range(50):
+        behind, calls = draw.randrange(390), STEP * draw.randrange(160, 400)
+        ours, theirs = told(calls), told(calls[: max(1, len(calls) - behind)])
+        assert not OutOfStep().hear({HERE: [ours], "b": [theirs]})
+        wrong = told([(8, 10), *calls[1 : max(1, len(calls) - behind)]])
+        assert OutOfStep().hear({HERE: [ours], "b": [wrong]}) == [HERE, "b"]
+
+
+def test_only_those_who_differ_from_the_first_one_are_suspected() -> None:
+    skipped = [*STEP[:1], *STEP[:2] * 30]  # the lines are of calls that look alike
+    same = [(7, line) for _, line in STEP] * 20
+    group = {HERE: [told(same)], "b": [told(same)], "c": [told(same[:-7]), told(STEP, name=2)]}
+    assert OutOfStep().hear(group) == []
+    group["c"][0] = told([(7, line) for _, line in skipped])
+    assert OutOfStep().hear(group) == [HERE, "c", "b"]
+    assert OutOfStep().hear({"b": group["b"], "c": group["c"]}) == ["b", "c"]
+
+
+def test_lines_of_one_host_alone_are_a_habit_and_another_try_is_compared_anew() -> None:
+    known = OutOfStep()
+    logging = [(what, 31 if line == 30 else line) for what, line in STEP]
+    assert not known.hear({HERE: [told(logging * 90)], "b": [told(STEP * 90)]})
+    assert not known.hear({HERE: [told(STEP)], "b": [told(STEP)]})
+    assert known.hear({HERE: [told(STEP[:1])], "b": [told([(8, 10)])]})
+
+
+def test_what_is_not_sound_is_nothing() -> None:
+    sound = messages.packed(comparison.values_of([told(STEP * 9)]))
+    assert opened(b"") == opened(sound[:-9]) == []
+    raw = inflated(sound)
+    draw = random.Random(2)
+    for _ in range(300):
+        data = bytearray(raw)
+        data[draw.randrange(len(data))] = draw.choice(b"0123456789,[]-")
+        found = opened(zlib.compress(bytes(data)))
+        OutOfStep().hear({HERE: [told(STEP * 9)], "b": found})
+
+
+class _Others:
+    """Notes what is requested, and answers with what the test gives."""
+
+    def __init__(self, answers: dict[str, Callable[[Sequence[str]], bytes]]) -> None:
+        self.answers, self.requested = answers, list[tuple[list[str], object]]()
+        self.role = SERVER
+
+    def fileno(self) -> int:
+        return 0
+
+    def join(self, addresses: object, order: int) -> bool:
+        return True
+
+    def poll(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def request(
+        self, words: Sequence[str] = (), *, of: Collection[str] | None = None, **_: object
+    ) -> list[PeerReply]:
+        self.requested.append(([*words], of))
+        asked = self.answers if of is None else of
+        return [PeerReply(one, self.answers[one](words)) for one in asked]
+
+
+Judged = list[Sequence[PeerReply]]
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Talk, Judged, _Others]]:
+    """Makes a companion of one of two ranks, that shows these calls."""
+
+    def made(name: str, calls: Calls, **hosts: Talk) -> tuple[Talk, Judged, _Others]:
+        others = _Others({one: duty._answer for one, duty in hosts.items()})
+        judged, ours = Judged(), f"calls of {name}".encode()
+        duty = Talk("", None, lambda: ours, judged.append, lambda _: cast(Any, others))
+        shown = Excerpts("")._excerpt(1, pages(calls), 400)
+        monkeypatch.setattr(duty, "_excerpts", type("_", (), {"of": lambda *_: [shown]})())
+        monkeypatch.setattr(Talk, "_is_everybody", False)
+        monkeypatch.setattr(Talk, "_meets", lambda one: one._others.role == SERVER)
+        return duty, judged, others
+
+    return made
+
+
+def test_hosts_that_differ_send_their_calls_and_are_judged(job: Any) -> None:
+    """With others that make the same calls: two do not tell who is the odd one."""
+    duty, judged, others = job("a", STEP, b=job("b", [(8, 10), *STEP[1:]])[0], c=job("c", STEP)[0])
+    duty.look()
+    assert others.requested == [([], None), ([CALLS], ["b", "c"])]
+    (answers,) = judged
+    told = [(one.sender, one.data) for one in answers]
+    assert told == [("b", b"calls of b"), ("c", b"calls of c")]
+
+
+def test_hosts_in_step_are_asked_once_in_a_second_and_a_half(job: Any) -> None:
+    duty, judged, others = job("a", STEP, b=job("b", STEP)[0])
+    for _ in range(20):
+        duty.look()
+    assert (others.requested, judged) == ([([], None)], [])
+    duty._ask_at -= 60
+    duty.look()
+    assert len(others.requested) == 2
+
+
+def test_a_client_requests_nothing(job: Any) -> None:
+    duty, _, others = job("a", STEP, b=job("b", STEP)[0])
+    others.role = CLIENT
+    duty.look()
+    assert others.requested == []
+
+
+STEPS = """
+import sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, odd = dist.get_rank(), sys.argv[1]
+def grads(): dist.all_reduce(torch.ones(8))
+def norm(): dist.all_reduce(torch.ones(8))
+def loss(): dist.all_reduce(torch.ones(8))
+until = time.monotonic() + float(sys.argv[2])
+step = 0
+while time.monotonic() < until or step <= 120:
+    step += 1
+    if step == 120: print("AT", time.time(), flush=True)
+    if rank == 0 or (rank, odd, step) != (1, "skip", 120): grads()
+    (norm if rank else loss)()
+    loss()
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("odd", ["skip", "nothing", "off"])
+def test_hosts_that_are_out_of_step_say_so_once_within_seconds(tmp_path: Path, odd: str) -> None:
+    """A rank each and no shared folder; in step, or without heartbeats, they say nothing."""
+    path = tmp_path / "steps.py"
+    path.write_text(STEPS)
+    variables = clean_environ(DISTTRACE="1", DISTTRACE_JOB="steps", MASTER_PORT="29500")
+    variables["OMP_NUM_THREADS"] = "1"
+    if odd == "off":
+        variables["DISTTRACE_HEARTBEAT"] = "off"
+    with networks.hosts_or_skip(2) as hosts:
+        words = [sys.executable, str(path), odd, "14" if odd == "skip" else "8"]
+        with networks.job(hosts, words, variables, tmp_path) as ranks:
+            listening = 0
+            while any(rank.poll() is None for rank in ranks):
+                listening = max(listening, len(hosts[0].listeners()))
+                time.sleep(1)
+    assert (listening <= 2) == (odd == "off"), "gloo's and the store's own"
+    texts = [(tmp_path / str(rank)).read_text() for rank in range(2)]
+    diverged = [one for one in verdicts(tmp_path) if one["kind"] == "diverged"]
+    if odd != "skip":
+        assert [text.count("disttrace: diverged") for text in texts] == [0, 0]
+        return
+    assert [text.count("disttrace: diverged") for text in texts] == [1, 0], texts
+    assert "all_reduce at steps.py:5" in texts[0]
+    at = max(float(line.split()[1]) for text in texts for line in text.splitlines() if "AT" in line)
+    assert [one["at"] - at < 5.0 for one in diverged] == [True], (at, diverged)

@@ -1,4 +1,4 @@
-"""Who looks guilty and need not be: whoever polls a store, is frozen, or is ended by a thread."""
+"""Who is blamed, and whose an address is."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from support.scenes import (
     all_gone,
     beat,
     fail,
+    findings,
     finds,
     hang_without,
     nobody_knows,
+    only,
+    stand,
     steps,
 )
 
@@ -118,3 +121,168 @@ def test_an_exception_of_whom_a_finding_names_is_always_quoted(tmp_path: Path) -
         fail(journal, 400 * MS, "KeyError", "'lr'")
     found = finds(tmp_path, "op_mismatch", [1])
     assert any("KeyError: 'lr'" in one for one in (found.summary, *found.consequences))
+
+
+DIED = "the loss is not a number"
+
+
+def echo(journal: Journal, call: int, text: str = PEER_GONE) -> None:
+    """An operation that ends in an echo which then ends the process."""
+    number = journal.begin(call, 200 * MS, q=3)
+    journal.end(number, 30 * MS, x=journal.string(text))
+    fail(journal, 240 * MS, "RuntimeError", text.partition(": ")[2])
+
+
+@pytest.mark.parametrize(
+    ("size", "who", "whose"), [(2, "Rank 0", " (rank 1)"), (3, "Ranks 0, 2", "")]
+)
+def test_of_two_the_address_is_that_of_the_other(
+    tmp_path: Path, size: int, who: str, whose: str
+) -> None:
+    """Rank 1 fails; a mesh of two has no other connection, and one of more has."""
+    for journal, group in steps(tmp_path, size):
+        if journal.rank == 1:
+            fail(journal, 210 * MS, "ValueError", DIED)
+        else:
+            echo(journal, journal.collective(group))
+    text = "failed with RuntimeError: Connection closed by peer [127.0.0.1]:4711"
+    assert f"{who} {text}{whose}." in only(findings(tmp_path, look=all_gone)).consequences
+
+
+def test_the_address_in_a_message_is_that_of_its_peer(tmp_path: Path) -> None:
+    """Rank 0 receives from rank 1 of three; from any source nothing would be certain."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            fail(journal, 210 * MS, "ValueError", DIED)
+        else:
+            echo(journal, journal.message(group, "recv", None if journal.rank else 1))
+    found = only(findings(tmp_path, look=all_gone))
+    text = "failed with RuntimeError: Connection closed by peer [127.0.0.1]:4711"
+    assert f"Rank 0 {text} (rank 1)." in found.consequences
+    assert f"Rank 2 {text}." in found.consequences
+
+
+def test_those_that_lost_different_ranks_are_told_apart(tmp_path: Path) -> None:
+    """Rank 3 fails; 1 and 2 lose it in groups of two, and then 0 loses rank 2."""
+    groups = {0: [0, 2], 1: [1, 3], 2: [2, 3], 3: [1, 3]}
+    for journal, _ in steps(tmp_path, 4):
+        rank = journal.rank or 0
+        if rank == 3:
+            fail(journal, 210 * MS, "ValueError", DIED)
+            continue
+        store = journal.prefix_store(journal.tcp_store(), "app")
+        pair = journal.group(
+            store, size=2, ranks=groups[rank], rank=groups[rank].index(rank), id=f"{groups[rank]}",
+            name=f"{groups[rank]}",
+        )  # fmt: skip
+        text = f"RuntimeError: Connection closed by peer [127.0.0.1]:{4711 + rank}"
+        number = journal.begin(journal.collective(pair), 200 * MS, q=1)
+        journal.end(number, 30 * MS + (rank == 0) * 10 * MS, x=journal.string(text))
+        fail(journal, 240 * MS + (rank == 0) * 10 * MS, "RuntimeError", text.partition(": ")[2])
+    found = findings(tmp_path, look=all_gone)
+    told = [one for f in found for one in f.consequences if "peer" in one]
+    text = "failed with RuntimeError: Connection closed by peer [127.0.0.1]"
+    assert sorted(told) == [f"Rank 0 {text}:4711 (rank 2).", f"Ranks 1, 2 {text}:4712 (rank 3)."]
+
+
+def test_the_address_of_a_store_is_that_of_its_server(tmp_path: Path) -> None:
+    """c10d writes names for numbers: both are this host."""
+    gone = (
+        "DistNetworkError: remote=[localhost]:{port}: failed to recv, got 0 bytes (10.0.0.1:29500)"
+    )
+    for journal, _ in steps(tmp_path, 3):
+        if journal.rank == 0:
+            fail(journal, 210 * MS, "ValueError", DIED)
+            continue
+        store = journal.tcp_store(29500, address="127.0.0.1:29500")
+        port = 29500 if journal.rank == 1 else 29501
+        keys = {"kind": "store", "store": store, "origin": "python"}
+        number = journal.begin(journal.call("store.get", **keys), 200 * MS, k="k")
+        journal.end(number, 30 * MS, x=journal.string(gone.format(port=port)))
+        fail(journal, 240 * MS, "DistNetworkError", gone.format(port=port).partition(": ")[2])
+    found = only(findings(tmp_path, look=all_gone))
+    told = [text for text in found.consequences if "remote" in text]
+    assert len(told) == 2
+    assert "remote=[localhost]:29500 (the store of rank 0): failed" in told[0]
+    assert told[0].count("the store of") == 1
+    assert "remote=[localhost]:29501: failed" in told[1]
+
+
+DETAIL = "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running ..."
+
+
+@pytest.mark.parametrize("habit", [False, True])
+def test_a_message_to_the_wrong_rank(tmp_path: Path, habit: bool) -> None:
+    """Rank 0 sends to 2, rank 1 receives from 0; if that call met rank 2 before, 2 is late."""
+    for journal, group in alive(steps(tmp_path, 3)):
+        if habit and journal.rank == 0:
+            call = journal.message(group, "send", 2)
+            journal.run(call, t=150 * MS, d=2 * MS, q=1)
+            journal.begin(call, 200 * MS, q=2)
+        elif habit and journal.rank == 2:
+            journal.run(journal.message(group, "recv", 0), t=150 * MS, d=2 * MS, q=1)
+        elif journal.rank == 0:
+            journal.begin(journal.message(group, "send", 2), 200 * MS, q=1)
+        if journal.rank == 1:
+            journal.begin(journal.message(group, "recv", 0), 200 * MS, q=1)
+        if journal.rank == 2:
+            stand(journal, 3 * S, "/src/loader.py", 9, "load")
+    found = finds(tmp_path, "unmatched_send", [2] if habit else [])
+    assert ("is the destination right?" in found.summary) is not habit
+
+
+def test_a_collective_in_the_wrong_group(tmp_path: Path) -> None:
+    """Rank 1 is in the group with rank 2 at the line where rank 0 waits in that with rank 1."""
+    for journal, _ in alive(steps(tmp_path, 3)):
+        rank = journal.rank or 0
+        groups = {}
+        for members in ([0, 1], [1, 2]):
+            if rank in members:
+                groups[members[0]] = journal.group(
+                    journal.prefix_store(1, f"{members}"), name=f"{members}", ranks=members, size=2,
+                    rank=members.index(rank), default=False,
+                )  # fmt: skip
+        if rank < 2:
+            journal.begin(journal.collective(groups[rank]), 200 * MS, q=1)
+    found = finds(tmp_path, "missing_participant", [])
+    assert "is the group right?" in found.summary
+
+
+def test_a_side_thread_holds_up_nobody(tmp_path: Path) -> None:
+    """Every rank's listener waits for "shutdown"; rank 1's main thread is in its loader."""
+    for journal, group in alive(steps(tmp_path, 3)):
+        journal.numbered("thread", name="listener", native=7)
+        wait = journal.call("store.wait", kind="store", store=1)
+        journal.begin(wait, 150 * MS, k="shutdown", h=1)
+        if journal.rank != 1:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+    finds(tmp_path, "missing_participant", [1])
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_side_thread_that_is_joined_counts(tmp_path: Path, joined: bool) -> None:
+    """The main thread is at work, or waits for the thread that waits for a key nobody sets."""
+    for journal, _ in alive(steps(tmp_path, 2)):
+        wait = journal.call("store.wait", kind="store", store=1)
+        journal.begin(wait, 150 * MS, k="done", h=1)
+        if joined:
+            frames = (("/usr/lib/python3.12/threading.py", 1149, "join"), ("train.py", 9, "main"))
+            journal.record(at=3 * S, h=0, k=journal.stack(*frames))
+        else:
+            stand(journal, 3 * S, "train.py", 12, "compute")
+    kinds = [found.kind for found in findings(tmp_path)]
+    assert kinds == (["store_key_missing"] if joined else [])
+
+
+def test_a_call_that_raises_under_detail_has_begun(tmp_path: Path) -> None:
+    """All members raise in the call, which takes no number: the calls themselves are compared."""
+    for journal, group in steps(tmp_path, 3):
+        op = "all_gather" if journal.rank == 0 else "all_reduce"
+        number = journal.begin(journal.collective(group, op), 200 * MS, q=3)
+        journal.end(number, MS, x=journal.string(DETAIL), f=1)
+        stack = journal.stack(("train.py", 10, "main"))
+        text = DETAIL.partition(": ")[2]
+        journal.define("failure", t=210 * MS, type="RuntimeError", text=text, stack=stack, h=0)
+        journal.define("exit", t=211 * MS, how="exception", code=1)
+    found = finds(tmp_path, "op_mismatch", [0], seq=3)
+    assert found.consequences[0].startswith("Ranks 1, 2 failed with RuntimeError")
