@@ -44,12 +44,37 @@ MANY = 3_000_000
 
 def stragglers(exchanges: Exchanges) -> list[Late]:
     """Processes whose own delay holds up collectives at one line in most of the cases."""
+    return _sites(exchanges.trace, _of_collectives(exchanges, LEAST_NS))
+
+
+def late_senders(exchanges: Exchanges) -> list[Late]:
+    """Processes whose own delay before a send keeps receivers waiting at one line."""
+    return _sites(exchanges.trace, _of_messages(exchanges, LEAST_NS))
+
+
+def own_delays(exchanges: Exchanges) -> pl.LazyFrame:
+    """One row per exchange and process that came to it later by its own doing: ``process``,
+    ``call``, ``begin_ns``, ``delay_ns``, and ``caused_ns``: what others waited for that, summed.
+    """
+    found = [_of_collectives(exchanges, 1), _of_messages(exchanges, 1)]
+    names = {"first_ns": "begin_ns", "delay": "delay_ns"}
+    rows = [one.with_columns(pl.col("delay").cast(pl.Int64)) for one in found]
+    late = pl.concat([one.select("process", "call", *names, _CAUSED) for one in rows])
+    return late.lazy().filter(pl.col("delay") > 0).rename(names)
+
+
+_CAUSED = pl.min_horizontal(
+    pl.col("_waited").list.sum(), pl.col("delay") * pl.col("others").list.len()
+).alias("caused_ns")
+
+
+def _of_collectives(exchanges: Exchanges, least_ns: int) -> pl.DataFrame:
+    """By exchange and process that came later than the others, by ``least_ns`` or more: ``exchange
+    process call first_ns delay``, ``_waited`` (how long each of the others did) and ``others``."""
     table = exchanges.collectives
     late = table.filter(
-        (pl.col("arrived") > 1) & (pl.col("last_ns") - pl.col("first_ns") >= LEAST_NS)
+        (pl.col("arrived") > 1) & (pl.col("last_ns") - pl.col("first_ns") >= least_ns)
     )
-    if late.height < FEW_TIMES:
-        return []
     chosen = table if table.height <= MANY else late
     last = chosen.select("exchange", "last_ns", "last_process")
     parts = (
@@ -68,7 +93,8 @@ def stragglers(exchanges: Exchanges) -> list[Late]:
     )
     begin, gap = pl.col("begin_ns"), pl.col("_gap")
     usual = gaps.group_by("exchange").agg(
-        pl.col("held_ns").quantile(0.5, "lower").cast(pl.Int64).alias("_usual_ns"),
+        # Of unix times a quantile, which is a float, is off by some hundred nanoseconds.
+        pl.col("held_ns").sort().get((pl.len() - 1) // 2).alias("_usual_ns"),
         gap.quantile(0.5, "lower").cast(pl.Int64).alias("_usual_gap"),
     )
     behind = begin - pl.col("_usual_ns")
@@ -76,13 +102,13 @@ def stragglers(exchanges: Exchanges) -> list[Late]:
     # where several are late: its own delay, at most.
     in_time = (
         gaps.join(usual, on="exchange")
-        .filter(behind < LEAST_NS)
+        .filter(behind < least_ns)
         .group_by("exchange")
         .agg(pl.col("process").alias("others"), pl.len().alias("_in_time"))
     )
     delays = (
         gaps.join(usual, on="exchange")
-        .filter(behind >= LEAST_NS)
+        .filter(behind >= least_ns)
         .join(in_time, on="exchange")
         .select(
             "exchange",
@@ -95,16 +121,14 @@ def stragglers(exchanges: Exchanges) -> list[Late]:
         )
         .drop_nulls("delay")
     )
-    return _sites(exchanges.trace, delays.collect())
+    return delays.collect()
 
 
-def late_senders(exchanges: Exchanges) -> list[Late]:
-    """Processes whose own delay before a send keeps receivers waiting at one line."""
+def _of_messages(exchanges: Exchanges, least_ns: int) -> pl.DataFrame:
+    """The same of messages that were sent later than their receivers began to wait for them."""
     met = exchanges.messages.filter(
-        pl.col("send_begin_ns") - pl.col("recv_begin_ns") >= LEAST_NS,
+        pl.col("send_begin_ns") - pl.col("recv_begin_ns") >= least_ns,
     )
-    if met.height < FEW_TIMES:
-        return []
     held = _held(
         exchanges.trace,
         met.lazy().select(
@@ -147,7 +171,7 @@ def late_senders(exchanges: Exchanges) -> list[Late]:
         )
         .drop_nulls("delay")
     )
-    return _sites(exchanges.trace, delays.collect())
+    return delays.collect()
 
 
 def _usual_gaps(exchanges: Exchanges, calls: pl.Series) -> pl.LazyFrame:

@@ -11,6 +11,7 @@ from functools import cached_property
 
 import polars as pl
 
+from disttrace_viewer.analysis.delays import own_delays
 from disttrace_viewer.analysis.wait_states import (
     REMARKABLE,
     STATES,
@@ -195,7 +196,13 @@ class Statistics:
         """
         lines = self.lines.lazy()
         key = ["process", "line"]
-        late = self.waits.delays.lazy().join(lines, on="call", how="left")
+        low, high = pl.lit(self.waits.from_ns, pl.Int64), pl.lit(self.waits.to_ns, pl.Int64)
+        late = (
+            own_delays(self.waits.exchanges)
+            .filter((pl.col("begin_ns") >= low).fill_null(value=True))
+            .filter((pl.col("begin_ns") < high).fill_null(value=True))
+            .join(lines, on="call", how="left")
+        )
         late = late.filter(
             pl.col("delay_ns") >= REMARKABLE * weighted_mean(pl.col("delay_ns")).over(key)
         )

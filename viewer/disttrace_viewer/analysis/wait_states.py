@@ -112,62 +112,6 @@ class WaitStates:
         )
         return clipped.with_columns(to_ns=pl.max_horizontal("from_ns", "to_ns"))
 
-    @cached_property
-    def delays(self) -> pl.DataFrame:
-        """One row per exchange that a rank was the last to come to, by its own doing.
-
-        ``process`` and ``call`` of the last one, ``delay_ns``, ``caused_ns`` (what others waited
-        for it because of that, summed). The own delay is the smaller of two: how much later it
-        began than the one before it, and how much longer it was away since its communication
-        before than the others were (the median of them); what it inherited makes the two differ.
-        """
-        start = self.lives["from_ns"].min()
-        let_go = (
-            pl.when(pl.col("kind") == "message")
-            .then("end_ns")
-            .otherwise(pl.max_horizontal("until_ns", "begin_ns"))
-        )
-        before = let_go.shift(1).over("process").fill_null(start if start is not None else 0)
-        key = ["kind", "exchange"]
-        gaps = self.parts.lazy().with_columns(away=pl.col("begin_ns") - before)
-        last = gaps.filter("is_last").select(
-            *key, "call", _last="process", _begun="begin_ns", _away="away"
-        )
-        return (
-            gaps.filter(~pl.col("is_last"))
-            .select(
-                *key,
-                "begin_ns",
-                "by",
-                _usual=pl.when(pl.col("away") >= 0).then("away"),
-                _wait="wait_ns",
-            )
-            .join(last, on=key)
-            .with_columns(_wait=pl.when(pl.col("by") == pl.col("_last")).then("_wait"))
-            .group_by(key)
-            .agg(
-                pl.col("_last").first().alias("process"),
-                pl.col("call", "_begun", "_away").first(),
-                pl.col("begin_ns").max(),
-                pl.col("_usual").median(),
-                pl.col("_wait").sum().alias("_waits"),
-                pl.col("_wait").count().alias("_waiting"),
-            )
-            .with_columns(
-                _behind=pl.col("_begun") - pl.col("begin_ns"),
-                _longer=(pl.col("_away") - pl.col("_usual")).cast(pl.Int64),
-            )
-            .drop_nulls(["_behind", "_longer"])
-            .with_columns(delay_ns=pl.min_horizontal("_behind", "_longer"))
-            .filter(pl.col("delay_ns") > 0)
-            .with_columns(
-                caused_ns=pl.min_horizontal("_waits", pl.col("delay_ns") * pl.col("_waiting"))
-            )
-            .select(*key, "process", "call", "delay_ns", "caused_ns")
-            .sort(key)
-            .collect()
-        )
-
     # -- the parts of each kind, with when the one came for which they waited ------------------
 
     def _collectives(self) -> pl.LazyFrame:
