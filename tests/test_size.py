@@ -24,19 +24,19 @@ ROOMS: dict[str, int] = {
     "disttrace/commands": 750,
     "disttrace/integrations": 150,
     "disttrace/journal": 2_100,
-    "disttrace/lifecycle": 2_650,
+    "disttrace/lifecycle": 2_550,
     "disttrace/recording": 1_600,
     "disttrace/redact": 650,
     "disttrace/testing": 950,
     "viewer/disttrace_viewer": 100,
-    "viewer/disttrace_viewer/analysis": 4_450,
+    "viewer/disttrace_viewer/analysis": 4_300,
     "viewer/disttrace_viewer/api": 2_100,
     "viewer/disttrace_viewer/attach": 700,
     "viewer/disttrace_viewer/commands": 1_150,
-    "viewer/disttrace_viewer/companion": 6_950,
+    "viewer/disttrace_viewer/companion": 6_850,
     "viewer/disttrace_viewer/diagnosis": 1_950,
-    "viewer/disttrace_viewer/evidence": 3_400,
-    "viewer/disttrace_viewer/findings": 7_200,
+    "viewer/disttrace_viewer/evidence": 3_350,
+    "viewer/disttrace_viewer/findings": 7_100,
     "viewer/disttrace_viewer/load": 7_250,
     "viewer/disttrace_viewer/merge": 2_550,
     "viewer/disttrace_viewer/otlp": 1_700,
@@ -48,10 +48,10 @@ ROOMS: dict[str, int] = {
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 67,000 in all."""
-TESTS = 66_450
-FILES = 316
+TESTS = 66_150
+FILES = 311
 NAMED_TWICE = 0
-FILES_ENTERED, MODULES, CLIMBS = 90, 114, 2
+FILES_ENTERED, MODULES, CLIMBS = 85, 109, 2
 """By the diagnosis of a hang of two ranks, which stand in one folder of journals."""
 
 
