@@ -15,7 +15,6 @@ _OF_C = (
     "journal/test_segment.py::test_survives_sigkill[MappedSegment",
     "journal/test_segment.py::test_threads_lose_no_line[MappedSegment",
     "journal/test_shortened.py",
-    "lifecycle/test_answers.py",
     "lifecycle/test_companion_unseen.py",
     "lifecycle/test_detached.py",
     "lifecycle/test_companion_unseen.py",
