@@ -50,7 +50,6 @@ class Companion:
         self._config = config
         self._say = report
         self._log: str | None = None
-        self._held: str | None = None  # a lock that may be held by another process than an exporter
         self._owner = 0
         self._adopter = detached.Adopter(config.dir)
         self._roll = Roll(config.dir)
@@ -105,13 +104,11 @@ class Companion:
             with _registered(path, line, owner) as descriptor:
                 if descriptor is not None and by_us:
                     self._spawn(order, on_stall, descriptor, kept=starter is not None)
-            if descriptor is None:  # one runs already, or one begins
-                self._held = path
-            elif starter is not None and not by_us:
-                with_command = {**order, _ON_STALL: on_stall}
-                detached.ask_adopter(self._config.dir, starter, with_command, owner)
             if descriptor is not None:
                 self._log = _log_of(path)
+                if starter is not None and not by_us:
+                    with_command = {**order, _ON_STALL: on_stall}
+                    detached.ask_adopter(self._config.dir, starter, with_command, owner)
             atexit.register(self._tell)
         except foreign.ours(OSError, ValueError, RuntimeError) as error:
             self._say("companion", f"{self._lost}: {foreign.text_of(error)}; the program goes on")
@@ -167,7 +164,7 @@ class Companion:
         self._adopter.forked()
 
     def _forget(self) -> None:
-        self._log = self._held = None
+        self._log = None
         atexit.unregister(self._tell)
 
     def _order(self, path: str, identity: Identity, quiet_since: int | None) -> dict[str, Any]:
@@ -201,13 +198,7 @@ class Companion:
         self._adopter.keeps(keeper)
 
     def _tell(self) -> None:
-        """At exit: what the exporter has to tell so far, or that there is none."""
-        if self._held is not None and _is_held_by_another(self._held, self._owner):
-            self._say(
-                "otlp",
-                f"{self._lost}: {self._held} is locked by a process that is no "
-                "exporter of disttrace",
-            )
+        """At exit: what the exporter has to tell so far."""
         if self._log is None:
             return
         try:
@@ -239,7 +230,7 @@ def _registered(path: str, line: bytes, owner: int) -> Iterator[int | None]:
     for _ in range(_TRIES):
         with opened_own(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, owner) as descriptor:
             os.write(descriptor, line)
-            if not _lock(descriptor, fcntl.LOCK_EX):
+            if not _lock(descriptor):
                 yield None
                 return
             os.write(descriptor, fmt.EXPORTER_LINE)
@@ -249,20 +240,10 @@ def _registered(path: str, line: bytes, owner: int) -> Iterator[int | None]:
     raise RuntimeError(f"the lock {path} cannot be taken")
 
 
-def _is_held_by_another(path: str, owner: int) -> bool:
-    """Whether a process locks the file that is no exporter: those write into it first."""
-    try:
-        with opened_own(path, os.O_RDONLY, owner) as descriptor:
-            written = os.pread(descriptor, 1 << 20, 0)
-            return fmt.EXPORTER_LINE not in written and not _lock(descriptor, fcntl.LOCK_SH)
-    except foreign.ours(OSError):
-        return False  # its exporter has ended, and removed it
-
-
-def _lock(descriptor: int, kind: int) -> bool:
+def _lock(descriptor: int) -> bool:
     """False where another process holds it. Raises OSError."""
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except foreign.ours(BlockingIOError):
         return False
     return True

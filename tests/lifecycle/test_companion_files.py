@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -128,21 +127,6 @@ def test_our_own_files_are_opened_again_and_private(bench: Bench) -> None:
     lines = bench.registry.read_bytes().splitlines(keepends=True)
     assert lines[0].decode().split()[2] == bench.identity.base_name()
     assert lines[1] == EXPORTER_LINE
-
-
-@pytest.mark.parametrize("exporter", [False, True])
-def test_a_lock_that_no_exporter_holds_is_told_at_the_end(bench: Bench, exporter: bool) -> None:
-    """Who starts an exporter says so in the file that it locks."""
-    holder = os.open(bench.registry, os.O_CREAT | os.O_RDWR, 0o600)
-    fcntl.flock(holder, fcntl.LOCK_EX)
-    bench.exporter.start(bench.identity)
-    assert bench.sentences == []  # it may just begin
-    if exporter:
-        os.write(os.open(bench.registry, os.O_WRONLY | os.O_APPEND), EXPORTER_LINE)
-    bench.exporter._tell()
-    expected = f"nothing is exported by otlp: {bench.registry} is locked by a process that is no "
-    assert bench.sentences == ([] if exporter else [expected + "exporter of disttrace"])
-    os.close(holder)
 
 
 @pytest.mark.parametrize(("world", "started"), [("2", True), ("1", False), ("", False)])
