@@ -17,7 +17,7 @@ from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, SEVERITIES, RuleFinding
-from disttrace_viewer.findings.rules import downgraded, outside, unmatched, waiting_for_input
+from disttrace_viewer.findings.rules import downgraded, outside, straggler, unmatched
 from disttrace_viewer.findings.rules.divergence import traced_back
 from disttrace_viewer.findings.rules.downgraded import attempts, eased, overcome
 from disttrace_viewer.findings.rules.groups import by_names
@@ -164,7 +164,7 @@ def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[RuleFin
 
 
 def _take(case: Case, finding: RuleFinding) -> None:
-    finding = waiting_for_input.eased(case, eased(case, finding))
+    finding = straggler.eased(case, eased(case, finding))
     found = outside.tempered(case, finding)
     if found is not None:
         case.add(downgraded.with_handled(case, by_names(case, found)))

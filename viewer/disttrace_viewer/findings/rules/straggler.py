@@ -1,16 +1,29 @@
-"""A rank makes others wait again and again at one line; asynchronous work is never waited for."""
+"""A rank makes others wait again and again at one line, or work is never waited for; and where the
+source of what others wait in waits for the outside, as in the rounds before, that is no fault.
+
+A server that receives no request is idle. An error stays what it is where the source stands at a
+line that is new to it, in a lock, or for threads and processes of its own, and where others are
+missing as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import takewhile
 
 from disttrace.journal.code_files import BUILT_IN, is_library
 from disttrace_viewer.analysis.past import Late
-from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, SILENT
+from disttrace_viewer.analysis.sample import innermost, inside, site
+from disttrace_viewer.evidence.store_keys import NUMBER
+from disttrace_viewer.evidence.wait import COLLECTIVE, KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding, why
-from disttrace_viewer.findings.rules import waiting_for_input
+from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.trace.model import CodeLocation, JobTrace
+from disttrace_viewer.trace.operation import GROUPED
+from disttrace_viewer.trace.process import Frame, Stack, StackSample
 from disttrace_viewer.wording import sentences
 
 LOOKING_NS = 100_000_000
@@ -22,7 +35,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
     """One warning per process and line; only where nothing is broken."""
     if any(f.severity == ERROR for f in case.findings):
         return
-    idle = {p for f in case.findings if f.kind == waiting_for_input.KIND for p in f.scope.roots}
+    idle = {p for f in case.findings if f.kind == KIND for p in f.scope.roots}
     for late in case.past.late():
         worth = late.median_ns >= max(WARN_NS, 2 * late.error_ns)
         if worth and late.process not in idle and not _idle(late):
@@ -37,8 +50,7 @@ def _idle(late: Late) -> bool:
     if late.kind == "straggler" and (call.root is None or call.root != call.group_rank):
         return False
     idle = [
-        waiting_for_input.for_input(stack)
-        and (stack[0][::2] != (BUILT_IN, "sleep") or late.median_ns >= LOOKING_NS)
+        for_input(stack) and (stack[0][::2] != (BUILT_IN, "sleep") or late.median_ns >= LOOKING_NS)
         for stack in late.stacks
     ]
     return 2 * sum(idle) > len(idle)
@@ -94,3 +106,203 @@ def find_unwaited(case: Case) -> Iterator[RuleFinding]:
             at_ns=op.begin_ns,
             locations=case.evidence.locations([op]),
         )
+
+
+KIND = "waiting_for_input"
+_KINDS = ("missing_participant", "unmatched_recv", "store_key_missing")
+_INPUT = {
+    "socket": ("accept", "readinto"),
+    "ssl": ("read", "recv", "recv_into", "do_handshake"),
+    "selectors": ("select",),
+    "threading": ("wait", "wait_for"),
+    "queue": ("get",),
+    "signal": ("sigwait",),
+    "connection": ("_recv", "_poll", "poll", "recv", "recv_bytes", "accept"),
+    "queues": ("get",),
+}
+"""Functions of the standard library's files that wait for a descriptor, a queue or a condition."""
+_OWN = ("/concurrent/futures/", "/multiprocessing/pool.py", "/subprocess.py", "/torch/", "/joblib/")
+"""Between these and the program's line one waits for threads and processes of its own."""
+
+
+def eased(case: Case, finding: RuleFinding) -> RuleFinding:
+    """The finding, as a note where the only one that does not come is such a source."""
+    if finding.severity != ERROR or finding.kind not in _KINDS or finding.absent_ranks:
+        return finding
+    about = [w for w in case.open() if w.exchange in finding.scope.exchanges]
+    source = _source(case, about)
+    closing = source is None
+    source = _server(case, about) if closing else source
+    if source is None or not _may_come(case, source):
+        return finding
+    waits = [w for w in case.awaiting(source) if w.holds]
+    at = _at_clients(case, source) if closing else _idle_at(case, source, about)
+    usual = all(_source(case, [w]) == source and _usual(case, w) for w in waits)
+    if at is None or not waits or not (closing or usual):
+        return finding
+    others = {p for w in about if w.kind != KEY for p in w.targets if case.outside(p)} - {source}
+    if others:  # of those that are missing it has no part in it
+        left = tuple(p for p in finding.culprits if p != source)
+        return replace(finding, culprits=left)
+    return replace(
+        finding,
+        kind=KIND,
+        severity=NOTE,
+        because=(),
+        summary=summary(case.trace, source, at, waits, closing=closing),
+        hint=None,
+        culprits=(),
+        waiting=tuple(dict.fromkeys(w.process for w in waits)),
+        locations=outside.locations(case, [source]) + case.evidence.locations(w.op for w in waits),
+        settles=(),
+    )
+
+
+def _source(case: Case, waits: Sequence[Wait]) -> int | None:
+    """The one that all of these wait for: the root of a collective, a sender; or who waits for a
+    key itself. None where it has come, and others are missing.
+    """
+    found: set[int | None] = set()
+    for wait in waits:
+        op = wait.op
+        if op.error is not None or wait.absent or wait.behind or wait.any_of:
+            return None
+        if wait.kind == KEY:
+            found.add(wait.process)
+        elif wait.kind == COLLECTIVE and op.call.root is not None and op.call.group is not None:
+            root = case.evidence.process_of(op.call.group, op.call.root)
+            found.add(root if root in wait.targets else None)
+        elif wait.kind == MESSAGE and op.call.op == "recv":
+            found |= {*wait.targets}
+        else:
+            return None
+    return found.pop() if len(found) == 1 else None
+
+
+def _server(case: Case, waits: Sequence[Wait]) -> int | None:
+    """The only one that lacks in a collective without a source, at a line that is new to those who
+    wait, if it was the source of theirs before and waited for input then: all have left the loop.
+    """
+    away = {p for w in waits for p in w.targets}
+    if len(away) != 1 or any(w.kind != COLLECTIVE or w.absent or _usual(case, w) for w in waits):
+        return None
+    (process,) = away
+    idle = [s.t_ns for s in case.trace.processes[process].samples if for_input(s.stack)]
+    served = any(
+        op.call.root is not None
+        and op.call.root == op.call.group_rank
+        and op.status == "ok"
+        and any(t_ns < op.begin_ns for t_ns in idle)
+        for op in case.sample.of_process.get(process, ())
+    )
+    return process if served else None
+
+
+def _at_clients(case: Case, process: int) -> StackSample | None:
+    """Where the main thread waits for a connection, or for a thread that does."""
+    stands = case.evidence.samples.get(process)
+    if stands is None:
+        return None
+    threads = case.trace.processes[process].latest_samples.values()
+    joins = any(one.function == "join" for one in stands.stack[:4])
+    connected = [s for s in (threads if joins else [stands]) if for_input(s.stack)]
+    return stands if any(_of_connection(s.stack[0]) for s in connected) else None
+
+
+def _of_connection(inner: Frame) -> bool:
+    if inner.file == BUILT_IN:
+        return inner.function.startswith(("recv", "accept", "select", "poll", "read"))
+    return inner.file.endswith(("/socket.py", "/ssl.py", "/selectors.py"))
+
+
+def _may_come(case: Case, process: int) -> bool:
+    """Whether it lives, and no thread or process of its own is known to have failed."""
+    end, mine = case.evidence.ends[process], case.evidence.trace.processes[process]
+    if end.held is not None or outside.frozen_ns(case, process):
+        return False
+    if end.how != ALIVE and not (end.how == SILENT and process in case.cut_off):
+        return False
+    children = case.evidence.trace.children.get(mine.id, ())
+    return not (
+        any(outside.failed_threads(case, process))
+        or any(worker.code for worker in mine.workers)
+        or any(usage.failed for usage in mine.usage)
+        or any(case.evidence.ends[c].how not in (ALIVE, CLEAN, end.how) for c in children)
+    )
+
+
+def _usual(case: Case, wait: Wait) -> bool:
+    """Whether it came through this very line before."""
+    trace, here = case.trace, site(wait.op.call)
+    return any(
+        process == wait.process and site(trace.call(call)) == here
+        for process, call in case.sample.longest
+    )
+
+
+def _idle_at(case: Case, process: int, about: Sequence[Wait]) -> StackSample | None:
+    """Where it waits for the outside, if it did so there before and came through."""
+    evidence = case.evidence
+    grouped = [op for op in evidence.sample.of_process.get(process, ()) if op.call.kind in GROUPED]
+    newest = max(grouped, key=lambda op: op.number, default=None)
+    if newest is None or newest.end_ns is None or newest.error is not None:
+        return None
+    requested = [w for w in about if w.kind == KEY]
+    if requested and not all(_by_others(case, w) for w in requested):
+        return None
+    waits = [w.op for w in requested if not w.polled and evidence.longest_ns(w.op)]
+    if waits:
+        return StackSample(waits[0].begin_ns, waits[0].call.stack)
+    stands = evidence.samples.get(process)
+    asking = {w.process for w in case.waits if w.kind == KEY}
+    if stands is None and (outside.asks(case, process) or process in asking):
+        stands = evidence.trace.processes[process].latest_samples.get(0)  # between two questions
+    if stands is None or not newest.end_ns <= stands.t_ns or stands.first_ns >= newest.begin_ns:
+        return None
+    return stands if for_input(stands.stack) else None
+
+
+def _by_others(case: Case, wait: Wait) -> bool:
+    """Whether no other rank, and no process that failed, sets keys that differ in numbers only."""
+    evidence = case.evidence
+    place, *keys = wait.exchange[1:]  # type: ignore[index]
+    forms = {NUMBER.sub("#", str(key)) for key in keys}
+    setters = {
+        process
+        for (where, key), process in case.setters.first.items()
+        if where == place and NUMBER.sub("#", key) in forms
+    }
+    return all(
+        p == wait.process
+        or (not evidence.trace.processes[p].is_rank and evidence.ends[p].how in (ALIVE, CLEAN))
+        for p in setters
+    )
+
+
+def for_input(stack: Stack) -> bool:
+    """Whether a thread waits there for a descriptor, queue or condition, or polls slowly."""
+    within = [*takewhile(lambda one: is_library(one.file), stack)]
+    if not within or any(own in one.file for one in within for own in _OWN):
+        return False
+    if within[0].file == BUILT_IN:
+        return True
+    file = within[0].file.rpartition("/")[2].removesuffix(".py")
+    known = within[0].function in _INPUT.get(file, ()) or "/zmq/" in within[0].file
+    return known and not any(one.function == "join" for one in within)
+
+
+def summary(
+    trace: JobTrace, source: int, at: StackSample, waits: Sequence[Wait], *, closing: bool = False
+) -> str:
+    """Who waits for what, and who for it; ``closing``: for the end of its clients."""
+    op = waits[0].op
+    lines = sentences.listed([*dict.fromkeys(sentences.line(w.op) for w in waits)])
+    where: Frame | None = innermost(at.stack)
+    place = "" if where is None else f" at {sentences.is_at(where, inside(at.stack))}"
+    who, name = [w.process for w in waits], sentences.operation(trace, op)
+    wait = f"{sentences.processes(trace, who)} {'wait' if len(who) > 1 else 'waits'} for it"
+    of, what, within = (name, f"input{place}, as in the rounds before", "")
+    if closing:
+        of, what, within = "the rounds before", f"its clients{place}", f" in {name}"
+    subject = sentences.subject(trace, [source])
+    return f"{subject}, the source of {of}, waits for {what}: {wait}{within} at {lines}."
