@@ -45,7 +45,7 @@ LONGER = (
     "lifecycle/test_last_word.py::test_nothing_is_said_where_nobody_wants_to_hear[DISTTRACE_QUIET",
     "lifecycle/test_companion_unseen.py::test_none_of_our_files_is_a_standard_stream[<&-]",
     "lifecycle/test_detached.py::test_a_program_that_waits_for_all_its_children_ends_as_ever[here]",
-    "lifecycle/test_agent.py::test_attempts_stay_apart",
+    "lifecycle/test_exit_hooks.py::test_attempts_stay_apart",
     "lifecycle/test_companion_unseen.py::test_what_a_program_becomes_is_told[c]",
     "lifecycle/test_companion_unseen.py::test_what_a_program_becomes_is_told[execlpe]",
     "lifecycle/test_gil_free_stacks.py::test_forked_children_have_neither",

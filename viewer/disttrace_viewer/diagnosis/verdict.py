@@ -25,10 +25,9 @@ from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.state import Merged
 from disttrace_viewer.trace.model import Blame, JobTrace
-from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Problem
 from disttrace_viewer.trace.values import dataclass, replace
-from disttrace_viewer.wording import names, sentences
+from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import NO_DEFINITIONS, NOT_WHOLE, pattern
 from disttrace_viewer.wording.sentences import ended as how_ended
 from disttrace_viewer.wording.sentences import raised as how_is_raised
@@ -260,7 +259,6 @@ def _consequence_sentences(
     trace, evidence = case.trace, case.evidence
     waits: dict[tuple[bool, str], list[int]] = {}
     groups: dict[str, int | None] = {}
-    alike: list[Op] = []
     for wait in explained:
         if wait.exchange in finding.scope.exchanges:
             continue
@@ -274,13 +272,11 @@ def _consequence_sentences(
         what = f"{sentences.operation(trace, wait.op)}{sentences.aside(frame(wait.op))}"
         waits.setdefault((over, what), []).append(wait.process)
         groups[what] = wait.op.call.group
-        alike.append(wait.op)
     reported = [
         f"{sentences.subject(trace, who, within=groups[what])}"
         f" {'waited' if over else 'wait' if len(who) > 1 else 'waits'} in {what}."
         for (over, what), who in waits.items()
     ]
-    reported += _in_more_groups(trace, alike)
     ended: dict[str, list[int]] = {}
     for process in ends:
         end = evidence.ends[process]
@@ -296,23 +292,6 @@ def _consequence_sentences(
         for who in ended.values()
     ]
     return reported
-
-
-def _in_more_groups(trace: JobTrace, ops: Iterable[Op]) -> list[str]:
-    """Ranks that were reported to wait as some do, in other groups of that make."""
-    found: dict[tuple[str, str], tuple[list[int], int]] = {}
-    for op in ops:
-        for one in trace.reported_by.get(op.process, ()):
-            if one.groups > 0 and one.group == op.call.group:
-                what = sentences.called(op) + (f" #{op.seq}" if op.seq is not None else "")
-                kind = f" ({desc})" if (desc := trace.groups[one.group].desc) else ""
-                ranks, groups = found.get((what, kind), ([], 0))
-                found[what, kind] = ([*ranks, *one.ranks], groups + one.groups)
-    return [
-        f"{sentences.capital(sentences.ranks(ranks))} wait in {what} of"
-        f" {names.number(groups, 'more group', 'more groups')}{kind}."
-        for (what, kind), (ranks, groups) in found.items()
-    ]
 
 
 def _uncaught(case: Case, finding: RuleFinding, reported: Iterable[str]) -> list[str]:
