@@ -79,50 +79,50 @@ def definitions() -> Definitions:
     return found
 
 
-def held(*records: Mapping[str, int]) -> list[tuple[int, int, int]]:
-    """Number, away and inside of each exchange."""
-    return [(h.seq, h.away, h.inside) for h in Holds(definitions()).take(map(dict, records))]
+FIRST = {"b": 1, "t": 100, "s": 1, "q": 1}, {"e": 1, "d": 10, "u": 3}
+HELD: dict[str, tuple[tuple[dict[str, int], ...], list[tuple[int, int, int]]]] = {
+    "what a message is waited for is no time of its own": (
+        (*FIRST, {"b": 2, "t": 150, "s": 3, "q": 1}, {"e": 2, "d": 30},
+         {"b": 3, "t": 185, "s": 1, "q": 2}, {"e": 3, "d": 5, "u": 1}),
+        [(2, 5, 5)],
+    ),
+    "asynchronous work holds from the wait on": (
+        (*FIRST, {"b": 2, "t": 120, "s": 1, "q": 2}, {"i": 2, "d": 2}, {"w": 2, "d": 40},
+         {"e": 2, "d": 55}),
+        [(2, 50, 15)],
+    ),
+    "of two buckets the first one is hidden behind what came after it": (
+        (*FIRST, {"b": 2, "t": 120, "s": 2, "q": 2}, {"i": 2, "d": 1},
+         {"b": 3, "t": 160, "s": 2, "q": 3}, {"i": 3, "d": 1}, {"e": 2, "d": 80},
+         {"e": 3, "d": 41}),
+        [(2, 0, 0), (3, 50, 41)],
+    ),
+    "a sign of another thread does not bring it back": (
+        (*FIRST, {"b": 2, "t": 140, "s": 5, "h": 1}, {"e": 2, "d": 5},
+         {"b": 3, "t": 200, "s": 1, "q": 2}, {"e": 3, "d": 5}),
+        [(2, 90, 5)],
+    ),
+    "what the main thread tells a store is something that it does": (
+        (*FIRST, {"b": 2, "t": 140, "s": 5}, {"e": 2, "d": 5}, {"b": 3, "t": 200, "s": 1, "q": 2},
+         {"e": 3, "d": 5}),
+        [(2, 55, 5)],
+    ),
+    "on a device the kernel began when the measured time says": (
+        ({"b": 1, "t": 100, "s": 4, "q": 1}, {"c": 1, "d": 10, "g": 5, "z": 8},
+         {"b": 2, "t": 105, "s": 4, "q": 2}, {"c": 2, "d": 95, "g": 5, "z": 20}),
+        [(2, 70, 20)],
+    ),
+    "garbage is passed over": (({}, {"b": 1}, {"e": 1}, {"seg": 1}), []),
+}  # fmt: skip
 
 
-def test_away_is_from_one_release_to_the_next_call_and_inside_is_what_that_takes() -> None:
-    """Of the first one nobody knows how long it was away."""
-    assert held(
-        {"b": 1, "t": 100, "s": 1, "q": 1}, {"e": 1, "d": 10, "u": 3},
-        {"b": 2, "t": 150, "s": 3, "q": 1}, {"e": 2, "d": 30}, {"b": 3, "t": 185, "s": 1, "q": 2},
-        {"e": 3, "d": 5, "u": 1},
-    ) == [(2, 5, 5)], "what a message was waited for is no time of its own"  # fmt: skip
-
-
-def test_asynchronous_work_holds_its_process_from_the_wait_on() -> None:
-    assert held(
-        {"b": 1, "t": 100, "s": 1, "q": 1}, {"e": 1, "d": 10, "u": 3},
-        {"b": 2, "t": 120, "s": 1, "q": 2}, {"i": 2, "d": 2}, {"w": 2, "d": 40}, {"e": 2, "d": 55},
-    ) == [(2, 50, 15)]  # fmt: skip
-
-
-def test_what_a_reducer_issues_holds_it_only_after_the_last() -> None:
-    """Of two buckets the first one is hidden behind what came after it."""
-    assert held(
-        {"b": 1, "t": 100, "s": 1, "q": 1}, {"e": 1, "d": 10, "u": 3},
-        {"b": 2, "t": 120, "s": 2, "q": 2}, {"i": 2, "d": 1}, {"b": 3, "t": 160, "s": 2, "q": 3},
-        {"i": 3, "d": 1}, {"e": 2, "d": 80}, {"e": 3, "d": 41},
-    ) == [(2, 0, 0), (3, 50, 41)]  # fmt: skip
-
-
-@pytest.mark.parametrize(("thread", "away"), [({"h": 1}, 90), ({}, 55)])
-def test_a_sign_of_another_thread_does_not_bring_it_back(thread: dict[str, int], away: int) -> None:
-    """What the main thread itself tells a store is something that it does."""
-    assert held(
-        {"b": 1, "t": 100, "s": 1, "q": 1}, {"e": 1, "d": 10}, {"b": 2, "t": 140, "s": 5, **thread},
-        {"e": 2, "d": 5}, {"b": 3, "t": 200, "s": 1, "q": 2}, {"e": 3, "d": 5},
-    ) == [(2, away, 5)]  # fmt: skip
-
-
-def test_on_a_device_the_time_that_it_measured_counts() -> None:
-    assert held(
-        {"b": 1, "t": 100, "s": 4, "q": 1}, {"c": 1, "d": 10, "g": 5, "z": 8},
-        {"b": 2, "t": 105, "s": 4, "q": 2}, {"c": 2, "d": 95, "g": 5, "z": 20},
-    ) == [(2, 70, 20)], "its kernel began at 180, 70 after the one before was over"  # fmt: skip
+@pytest.mark.parametrize(("records", "exchanges"), HELD.values(), ids=HELD)
+def test_how_long_each_exchange_held_it_and_it_was_away_before(
+    records: tuple[dict[str, int], ...], exchanges: list[tuple[int, int, int]]
+) -> None:
+    """Number, away and inside; of the first one nobody knows how long it was away."""
+    found = Holds(definitions()).take(map(dict, records))
+    assert [(one.seq, one.away, one.inside) for one in found] == exchanges
 
 
 def test_a_place_is_operation_and_line_the_same_on_all_hosts() -> None:
@@ -130,11 +130,6 @@ def test_a_place_is_operation_and_line_the_same_on_all_hosts() -> None:
     list(one.take([{"b": 1, "t": 0, "s": 1, "q": 1}, {"e": 1, "d": 1}]))
     ((op, frame),) = one.places.values()
     assert (op, frame) == ("all_reduce", Frame("/home/me/train.py", 40, "step"))
-
-
-def test_garbage_is_passed_over() -> None:
-    odd: list[dict[str, Any]] = [{}, {"b": "x"}, {"b": 1}, {"e": 1, "d": None}, {"seg": 1}]
-    assert not list(Holds(definitions()).take(odd))
 
 
 def test_blocks_grow_until_they_take_half_a_second_and_all_of_a_host_cut_alike() -> None:
