@@ -40,12 +40,13 @@ def report(case: Case, findings: Sequence[RuleFinding], *, full: bool = True) ->
     """The report as plain values; unless ``full``, equal processes are one entry, ranks ranges."""
     if not full and len(case.trace.processes) > FOLD:
         return _folded(report(case, findings))
-    sources = {p.source for p in case.trace.processes}
+    known = case.trace.processes
+    sources = {p.source for p in known}
     return {
         "format": FORMAT,
         "healthy": healthy(findings),
         "evidence": sorted({"journals" if one == JOURNAL else one for one in sources}),
-        "processes": [process(case, p) for p in by_rank(case.trace.processes)],
+        "processes": [process(case, known[i]) for i in case.by_rank(range(len(known)))],
         "findings": [finding(case, f) for f in findings],
         "jobs": [_job(case, findings)],
         "said": [dict(one) for one in case.said],
@@ -118,11 +119,6 @@ def _folded_finding(found: dict[str, Any]) -> dict[str, Any]:
 
 def _some_ranks(items: Iterable[dict[str, Any]]) -> list[Any]:
     return ranges_of(sorted({item["rank"] for item in items if item["rank"] is not None}))
-
-
-def by_rank(processes: Iterable[Process]) -> list[Process]:
-    """Processes in the order in which people look for them: by rank, then those without one."""
-    return sorted(processes, key=lambda p: (p.rank is None, p.rank or 0, p.index))
 
 
 def process(case: Case, one: Process) -> dict[str, Any]:
