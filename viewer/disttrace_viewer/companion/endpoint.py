@@ -44,7 +44,7 @@ DELAY_S, MOST_DELAY_S = 0.05, 3.0
 
 
 class Transport(Protocol):
-    """A clock, and streams of bytes by number (``sockets.py``). Nothing blocks, and nothing raises.
+    """A clock, and streams of bytes by number (``peers.py``). Nothing blocks, and nothing raises.
     ``closed`` of the endpoint follows where a call fails, and not after ``close``.
     """
 
