@@ -49,9 +49,9 @@ ROOMS: dict[str, int] = {
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 67,000 in all."""
 TESTS = 66_050
-FILES = 310
+FILES = 309
 NAMED_TWICE = 0
-FILES_ENTERED, MODULES, CLIMBS = 85, 109, 2
+FILES_ENTERED, MODULES, CLIMBS = 84, 108, 2
 """By the diagnosis of a hang of two ranks, which stand in one folder of journals."""
 
 
