@@ -40,14 +40,18 @@ def take_off(error: BaseException) -> None:
 
     The outermost would else be ours: where Ctrl-C struck, or which called torch. A wrapper calls
     this while it handles ``error``; before Python 3.11 its own frame comes back with ``raise``.
-    So do those of wrappers further in, which are looked for no deeper than one call goes.
+    So do those of wrappers further in, which are looked for no deeper than one call goes: to leave
+    one out, the interpreter walks through all that lies below it.
     """
     kept = first = foreign.traceback_of(error)
     while first is not None and foreign.is_our_code(first.tb_frame.f_code):
         first = first.tb_next
     if first is not kept:
         foreign.set_traceback(error, first)
-    for entry in foreign.entries_of(error):
+    entries = foreign.entries_of(error)
+    if len(entries) == foreign.MOST:
+        return
+    for entry in entries:
         inner = entry.tb_next
         while inner is not None and foreign.is_our_code(inner.tb_frame.f_code):
             inner = inner.tb_next

@@ -93,5 +93,5 @@ def _say(sentence: str) -> None:
         sentence = ascii(sentence)[1:-1]
     try:
         sys.stderr.write(f"disttrace: {sentence}\n")
-    except (OSError, ValueError, AttributeError):
-        pass  # stderr is closed or absent
+    except Exception:
+        pass  # stderr is closed, absent, or anything

@@ -63,8 +63,9 @@ class ImportHook:
         """Stop watching, when tracing is taken off."""
         self.uninstall = None
         self.rest()
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+        at = self._at(sys.meta_path)
+        if at >= 0:
+            del sys.meta_path[at]
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
@@ -76,10 +77,9 @@ class ImportHook:
         if (name not in self._after and name not in self._before) or looks in self._looked_for:
             return None
         finders = list(sys.meta_path)
-        behind = finders.index(self) + 1 if self in finders else 0
         self._looked_for.add(looks)
         try:
-            for finder in finders[behind:]:
+            for finder in finders[self._at(finders) + 1 :]:
                 find = getattr(finder, "find_spec", None)
                 spec = find(name, path, target) if find is not None else None
                 if spec is not None:
@@ -117,8 +117,12 @@ class ImportHook:
         return waits and _is_there(sys.modules.get(name))
 
     def _watch_imports(self) -> None:
-        if self not in sys.meta_path:
+        if self._at(sys.meta_path) < 0:
             sys.meta_path.insert(0, self)
+
+    def _at(self, finders: "Sequence[Any]") -> int:
+        """Where this one is among finders, which are not compared: they are the program's."""
+        return next((at for at, finder in enumerate(finders) if finder is self), -1)
 
     def _call(self, callback: "Callable[..., None]", *args: object) -> None:
         try:
@@ -159,21 +163,23 @@ def hooks() -> "list[Any]":
 
 
 def _initializing(module: object) -> bool:
-    return bool(getattr(_spec(module), "_initializing", False))
+    return bool(_of_import(module, "_initializing"))
 
 
 def _is_there(module: object) -> bool:
     """Whether it is, or was, executed unheard. To read an attribute of a lazy one executes it."""
-    loader = getattr(_spec(module), "loader", None)
+    loader = _of_import(module, "loader")
     lazy = type(module).__module__ == "importlib.util"
     return module is not None and not lazy and "exec_module" not in getattr(loader, "__dict__", ())
 
 
-def _spec(module: object) -> object:
-    return _DICT.__get__(module).get("__spec__") if isinstance(module, type(sys)) else None
+def _of_import(module: object, name: str) -> object:
+    """What an import wrote into the specification of a module; else anything may be there."""
+    spec = _DICT.__get__(module).get("__spec__") if issubclass(type(module), type(sys)) else None
+    return vars(spec).get(name) if issubclass(type(spec), _SPEC) else None
 
 
-_DICT = vars(type(sys))["__dict__"]
+_DICT, _SPEC = vars(type(sys))["__dict__"], type(sys.__spec__)
 
 
 def _is_in_the_middle() -> bool:

@@ -50,7 +50,7 @@ class StandardLibrary:
         self._theirs = self._take_out()
         sys.modules.update(_loaded)
         _inside[self._thread] = self
-        if _FINDER not in sys.meta_path:
+        if all(finder is not _FINDER for finder in sys.meta_path):  # others compare as they like
             sys.meta_path.insert(0, _FINDER)
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
@@ -91,8 +91,9 @@ class StandardLibrary:
 
     def _is_from_elsewhere(self, name: str, module: "ModuleType | None") -> bool:
         """Whether this is not the module that the standard folders have of that name."""
-        spec = getattr(module, "__spec__", None)
-        origin = str(getattr(spec, "origin", None))
+        names = _DICT.__get__(module) if issubclass(type(module), type(sys)) else {}
+        spec = names.get("__spec__")  # else anything may be there
+        origin = str(vars(spec).get("origin")) if issubclass(type(spec), _SPEC) else ""
         for folder in self._folders:
             within = os.path.join(folder, name)
             if origin.startswith((within + ".", within + os.sep)):
@@ -107,6 +108,9 @@ class StandardLibrary:
             return {}
         names = [name for name in list(sys.modules) if name.partition(".")[0] in self._hiding]
         return {name: sys.modules.pop(name) for name in names}
+
+
+_DICT, _SPEC = vars(type(sys))["__dict__"], type(sys.__spec__)
 
 
 class _Finder:
@@ -158,10 +162,11 @@ def leave() -> None:
 
 def _take_out_finder() -> None:
     try:
-        while True:
-            sys.meta_path.remove(_FINDER)
-    except ValueError:
-        return  # it is not there, or another thread was first
+        for at in range(len(sys.meta_path) - 1, -1, -1):
+            if sys.meta_path[at] is _FINDER:
+                del sys.meta_path[at]
+    except IndexError:
+        return  # another thread was first
 
 
 def _is_found_by_path(name: str) -> bool:

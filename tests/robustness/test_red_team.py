@@ -10,7 +10,7 @@ from reliability.red_team import attacks, run
 
 SLICE = (
     "signals.waited_for_by_main", "files.errors_into_a_full_pipe", "files.background_of_a_terminal",
-    "torch_state.function_modes",
+    "torch_state.function_modes", "rows.finders_and_modules_that_lie",
 )  # fmt: skip
 
 

@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from disttrace import foreign
+
 Entry = TypeVar("Entry")
 
 GONE = 1000
@@ -35,7 +37,10 @@ class Registry(Generic[Entry]):
         # there, as a signal handler in the middle of ours would. ``pop`` takes the reference for
         # what it returns where there is no such key.
         tables: tuple[dict[int, Any], ...] = (references, entries, numbers)
-        references[key] = [weakref.ref(thing, functools.partial(t.pop, key)) for t in tables]
+        try:
+            references[key] = [weakref.ref(thing, functools.partial(t.pop, key)) for t in tables]
+        except foreign.ours(TypeError):
+            return entry  # a proxy, in the place of what is known
         entries[key] = entry
         numbers.pop(key, None)
         if (n := getattr(entry, "n", 0)) > 0:
