@@ -1,8 +1,9 @@
 """Values as JSON, in one line.
 
-By the standard library's encoder, which is C too: where memory ends it raises MemoryError. orjson
-is faster, but crashes the process there or returns in spite of it, so it only gets what the other
-has no form for.
+By Python itself: where memory ends it raises MemoryError. orjson is faster, but crashes the process
+there or returns in spite of it, so it only gets what has no form here. The standard library's
+encoder turns integers into text inside of C, where a signal's handler may raise: since Python 3.14
+it writes a note into that exception, which is the program's and need not take one.
 """
 
 from __future__ import annotations
@@ -13,20 +14,27 @@ from typing import Any
 from disttrace.foreign import ours
 from disttrace.journal.compiled import orjson
 
-
-def _refuse(value: Any) -> Any:
-    raise TypeError
-
-
 _encoder: Any = json.encoder
-# The encoder alone: no function in Python that the program replaces, or dynamo looks at.
-_pieces = _encoder.c_make_encoder(
-    None, _refuse, _encoder.encode_basestring, None, ":", ",", False, False, False
-)
+_quote = _encoder.encode_basestring  # C's alone
+_WORDS = {None: "null", True: "true", False: "false"}
 
 
 def _text(value: Any) -> str:
-    return "".join(_pieces(value, 0))
+    """Raises TypeError where there is no form."""
+    kind = type(value)
+    if issubclass(kind, str):
+        return str(_quote(value))
+    if value is None or kind is bool:
+        return _WORDS[value]
+    if issubclass(kind, int):
+        return int.__repr__(value)
+    if issubclass(kind, float) and value - value == 0:
+        return float.__repr__(value)
+    if issubclass(kind, dict):
+        return "{" + ",".join([f"{_quote(k)}:{_text(v)}" for k, v in value.items()]) + "}"
+    if issubclass(kind, (list, tuple)):
+        return "[" + ",".join([_text(item) for item in value]) + "]"
+    raise TypeError
 
 
 def encode(value: Any) -> bytes:
