@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-HEAD = """
+HEAD = '''
 import contextvars, datetime, gc, os, sys, threading, time, weakref
 import torch, torch.distributed as dist
 from reliability.attacks.ground import group
 group()
 x, log, store = torch.ones(4), [], dist.HashStore()
+
+START = """import os, sys, time, torch, torch.distributed as d
+d.init_process_group("gloo", store=d.HashStore(), rank=0, world_size=1); d.all_reduce(torch.ones(1))
+"""
+
+def program(code, **given):
+    import subprocess
+    line = [sys.executable, "-c", START + code]
+    return subprocess.run(line, **{"stdout": -1, "stderr": -1, "timeout": 100, **given})
 
 def say(*values):
     print(*values, flush=True)
@@ -25,7 +34,7 @@ def of(call):
     except BaseException as error:
         chain = [type(one).__name__ for one in (error.__cause__, error.__context__)]
         return type(error).__name__, str(error).partition(" at 0x")[0].partition("\\n")[0], chain
-"""
+'''
 
 
 def _rows() -> dict[str, str]:
