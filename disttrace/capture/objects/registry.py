@@ -1,8 +1,7 @@
 """Knows c10d objects by number without owning them.
 
-Stores keep ports, groups keep threads and communicators: everything here is a weak reference or a
-number. When the Python wrapper of a C++ object dies, C++ may hand out a new one later and ``id()``
-is reused, so an entry goes away with its object.
+Stores keep ports, groups threads: all here are weak references or numbers. When the wrapper of a
+C++ object dies, C++ may hand out a new one, and ``id()`` is reused: an entry goes with its object.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from disttrace import foreign
 Entry = TypeVar("Entry")
 
 GONE = 1000
-"""Groups that are remembered after their objects went away: C++ may hand out new ones for them. And
-stores that went away before the calls on them are forgotten."""
+"""Groups that are remembered after their objects, and stores that went before their calls do."""
 
 
 class Registry(Generic[Entry]):
@@ -33,9 +31,8 @@ class Registry(Generic[Entry]):
     def add(self, thing: Any, entry: Entry) -> Entry:
         key = id(thing)
         entries, numbers, references = self.entries, self.numbers, self._references
-        # At once, before its address is another's; and by C alone, for nothing can be raised from
-        # there, as a signal handler in the middle of ours would. ``pop`` takes the reference for
-        # what it returns where there is no such key.
+        # At once, before its address is another's; and by C alone: nothing can be raised there,
+        # as a handler in ours would. ``pop`` returns the reference where there is no such key.
         tables: tuple[dict[int, Any], ...] = (references, entries, numbers)
         try:
             references[key] = [weakref.ref(thing, functools.partial(t.pop, key)) for t in tables]
