@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from disttrace_viewer.api import Trace
-    from disttrace_viewer.api.verdict import Others
 
 PATIENCE_S = 1.0
 """Reading that is done by then shows no progress bar."""
@@ -153,20 +152,6 @@ def read(args: argparse.Namespace) -> Trace:
     with progress("bytes of journals") as report:
         engine = getattr(args, "engine", None)  # `top` has none
         return load(list(args.dirs), args.job, engine=engine, progress=report)
-
-
-def others(args: argparse.Namespace, trace: Trace) -> Others:
-    """The jobs that lived while the newest one did, which is shown; none with ``--job``."""
-    from disttrace_viewer.api.verdict import others as found
-
-    return found(list(args.dirs), args.job, trace.model)
-
-
-def print_others(args: argparse.Namespace, trace: Trace) -> None:
-    """A line for each of them, below the newest one."""
-    from disttrace_viewer.api.verdict import print_others as show
-
-    show(others(args, trace), width=args.width, color=color(args))
 
 
 def write(data: bytes) -> None:

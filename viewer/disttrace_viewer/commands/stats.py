@@ -34,13 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Print the tables; 0, or ``ViewerError`` with 2."""
+    from disttrace_viewer.api.verdict import others, print_others
+
     trace = common.read(args)
+    beside = others(args.dirs, args.job, trace.model)
     stats = trace.stats(from_=args.from_, to=args.to)
     if args.json:
         values = stats.to_dict(args.by, asked=args.what_if)
-        values["others"] = [one.to_dict() for one in common.others(args, trace)]
+        values["others"] = [one.to_dict() for one in beside]
         common.write_json(values)
     else:
         stats.print(by=args.by, asked=args.what_if, width=args.width, color=common.color(args))
-        common.print_others(args, trace)
+        print_others(beside, width=args.width, color=common.color(args))
     return 0

@@ -33,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Write the report to standard output; 0, or ``ViewerError`` with 2."""
+    from disttrace_viewer.api.verdict import others, print_others
+
     trace = common.read(args)
     trace.print(
         ranks=args.rank,
@@ -46,5 +48,6 @@ def execute(args: argparse.Namespace) -> int:
         width=args.width,
         color=common.color(args),
     )
-    common.print_others(args, trace)
+    beside = others(args.dirs, args.job, trace.model)
+    print_others(beside, width=args.width, color=common.color(args))
     return 0
