@@ -179,9 +179,7 @@ def test_what_a_call_calls_is_part_of_it_and_nothing_stays(tmp_path: Path, imita
     assert "all_reduce() missing" in outcome.stdout
     assert outcome.stdout.splitlines()[-1] == "True"
     (journal,) = read_journals(tmp_path / "out")
-    calls = journal.calls()
-    begun = [calls[r["s"]] for r in journal.records if "b" in r]
-    assert [(c["op"], c["kind"]) for c in begun if c.get("backend") == "pynccl"] == [
+    assert [(c["op"], c["kind"]) for c in journal.called() if c.get("backend") == "pynccl"] == [
         ("pynccl.broadcast", "collective"),
         ("pynccl.send", "composed"),
         ("pynccl.all_reduce", "composed"),  # of a group that is not c10d's

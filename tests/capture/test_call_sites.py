@@ -7,15 +7,12 @@ from pathlib import Path
 import pytest
 
 from support.cores import EACH_CORE
-from support.preloaded import preloaded
+from support.preloaded import TRACED, preloaded, recorded
 from support.raw import read_journals
 
-CELLS = """
-import sys
-import disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[2])
-import torch.distributed as dist
-
+CELLS = (
+    TRACED
+    + """
 store = dist.HashStore()
 
 def step():
@@ -24,25 +21,22 @@ def step():
 for number in range(60):  # as in a notebook: every cell is compiled, run once and let go
     exec(compile("step()", f"<cell {number}>", "exec"), {"step": step})
 """
+)
 
 
 @EACH_CORE
 def test_cells_of_a_notebook(tmp_path: Path, core: str) -> None:
-    preloaded("-W", "ignore", "-c", CELLS, str(tmp_path), core).check()
-    (journal,) = read_journals(tmp_path)
-    files = {each["n"]: each["v"] for each in journal.of("string")}
-    stacks = {each["n"]: each["frames"] for each in journal.of("stack")}
-    calls = journal.calls()
-    found = [calls[each["s"]] for each in journal.records if "b" in each]
-    below = [files[stacks[call["stack"]][1][0]] for call in found if call["op"] == "store.set"]
+    _, journal = recorded(CELLS, tmp_path, core)
+    files, stacks = journal.strings(), journal.stacks()
+    sets = [call for call in journal.called() if call["op"] == "store.set"]
+    below = [files[stacks[call["stack"]][1][0]] for call in sets]
     assert below == [f"<cell {number}>" for number in range(60)]
 
 
-HANDLED = """
-import signal, sys
-import disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[2])
-import torch.distributed as dist
+HANDLED = (
+    TRACED
+    + """
+import signal
 import torch.multiprocessing
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -54,14 +48,14 @@ def step(rank):
 # As in a rank that mp.spawn starts.
 sys.modules["torch.multiprocessing.spawn"]._wrap(step, 0, (), "/dev/null")
 """
+)
 
 
 @EACH_CORE
 def test_a_program_with_a_handler_below_mp_spawn(tmp_path: Path, core: str) -> None:
     """Frames are compared with the handler's; mp.spawn's is a function that runs code of ours."""
-    ran = preloaded("-W", "ignore", "-c", HANDLED, str(tmp_path), core).check()
+    ran, journal = recorded(HANDLED, tmp_path, core)
     assert "no longer traced" not in ran.stderr
-    (journal,) = read_journals(tmp_path)
     assert [call["op"] for call in journal.calls().values()].count("store.set") == 1
 
 
@@ -153,14 +147,12 @@ def test_line_behind_a_framework(tmp_path: Path, framework: Path, core: str, dep
     arguments = str(tmp_path / "out"), core, str(framework), str(depth)
     preloaded("-W", "ignore", str(program), *arguments).check()
     (journal,) = read_journals(tmp_path / "out")
-    files = {each["n"]: each["v"] for each in journal.of("string")}
+    files = journal.strings()
     stacks = {
-        each["n"]: [(files[file], line) for file, line, _ in each["frames"]]
-        for each in journal.of("stack")
+        number: [(files[file], line) for file, line, _ in frames]
+        for number, frames in journal.stacks().items()
     }
-    calls = journal.calls()
-    found = [calls[each["s"]] for each in journal.records if "b" in each]
-    sets = [call for call in found if call["op"] == "store.set"]
+    sets = [call for call in journal.called() if call["op"] == "store.set"]
     if depth == 0:
         assert not any("stack" in call for call in sets)
         return

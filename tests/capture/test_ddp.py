@@ -8,7 +8,7 @@ import pytest
 
 from disttrace.capture.native import hooks
 from disttrace.recording.choice import NAMES
-from support.preloaded import launched, preloaded
+from support.preloaded import GLOO, launched, preloaded, recorded
 from support.raw import RawJournal, read_journals
 
 PROGRAM = Path(__file__).parent / "programs" / "ddp.py"
@@ -17,9 +17,7 @@ EACH_CORE = pytest.mark.parametrize("core", NAMES)
 
 def operations(journal: RawJournal) -> list[tuple[str, str]]:
     """(operation, origin) of all collectives, in order of begin."""
-    calls = journal.calls()
-    begun = (calls[r["s"]] for r in journal.records if "b" in r and "r" not in r)
-    return [(call["op"], call["origin"]) for call in begun if call["kind"] == "collective"]
+    return [(call["op"], call["origin"]) for call in journal.called("collective")]
 
 
 def ends(journal: RawJournal) -> list[tuple[str, int]]:
@@ -49,13 +47,10 @@ def test_results_are_the_same(tmp_path: Path, core: str) -> None:
     assert operations(journal).count(("broadcast", "c++")) > 15
 
 
-PASSES = """
-import sys, time
-import disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[2])
-import torch
-import torch.distributed as dist
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+PASSES = (
+    GLOO
+    + """
+import time
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
 
 class Last(torch.autograd.Function):
@@ -74,14 +69,14 @@ for _ in range(int(sys.argv[4])):
 disttrace.uninstall()
 dist.destroy_process_group()
 """
+)
 
 
 @pytest.mark.skipif(hooks.supported(), reason="native hooks see DDP there")
 @EACH_CORE
 def test_the_end_is_that_of_the_pass(tmp_path: Path, core: str) -> None:
     """The reducer waits for what it issued; the live thread sees few of them before that."""
-    preloaded("-c", PASSES, tmp_path, core, "0", "30").check()
-    (journal,) = read_journals(tmp_path)
+    _, journal = recorded(PASSES, tmp_path, core, "0", "30")
     kinds = [kind for kind, _ in ends(journal)]
     assert len(kinds) == 30
     assert kinds.count("e") > 20
@@ -91,25 +86,21 @@ def test_the_end_is_that_of_the_pass(tmp_path: Path, core: str) -> None:
 @EACH_CORE
 def test_a_pass_that_is_stuck_is_looked_at(tmp_path: Path, core: str) -> None:
     """What is complete though its pass goes on is not told as if it was under way."""
-    preloaded("-c", PASSES, tmp_path, core, "0.9", "3").check()
-    (journal,) = read_journals(tmp_path)
+    _, journal = recorded(PASSES, tmp_path, core, "0.9", "3")
     found = ends(journal)
     assert [kind for kind, _ in found] == ["c"] * 3
     assert max(elapsed for _, elapsed in found) < 0.8e9
 
 
-BESIDE = """
-import sys
-import disttrace
-disttrace.install(dir=sys.argv[1])
-import torch
-import torch.distributed as dist
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+BESIDE = (
+    GLOO
+    + """
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
 model(torch.ones(1, 2)).sum().backward()
 table = torch._C._dispatch_dump_table("c10d::allreduce_").splitlines()
 print(*(line for line in table if line.startswith(("BackendSelect", "VmapMode"))), sep="\\n")
 """
+)
 
 
 def test_other_operations_pass_nothing_of_ours(tmp_path: Path) -> None:
@@ -119,13 +110,9 @@ def test_other_operations_pass_nothing_of_ours(tmp_path: Path) -> None:
     assert all("fallthrough" in line for line in told)
 
 
-UNUSED = """
-import sys
-import disttrace
-disttrace.install(dir=sys.argv[1])
-import torch
-import torch.distributed as dist
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+UNUSED = (
+    GLOO
+    + """
 
 class Branches(torch.nn.Module):
     def __init__(self):
@@ -146,6 +133,7 @@ for name in ("__hash__", "__eq__", "named_parameters", "named_modules", "_named_
     setattr(Branches, name, touched)
 model(torch.ones(1, 2))
 """
+)
 
 
 def test_parameters_without_a_gradient_are_named(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from disttrace.capture.devices.flight_recorder import EVERYTHING, Question, Repl
 from disttrace.capture.devices.recorders import SPOILT, blind
 from support.device import Device
 from support.preloaded import preloaded
+from support.processes import Outcome
 
 
 def test_in_flight_until_the_device_has_finished() -> None:
@@ -446,31 +447,38 @@ def test_which_recorder_a_group_writes_to() -> None:
     assert recorder_of(None, None) is None
 
 
-def test_a_dump_without_the_gil_says_what_the_binding_says() -> None:
-    """On a real recorder: gloo's, which has the same code."""
+def recorded(program: str, **variables: str) -> Outcome:
+    """How a program ends that uses a real recorder: gloo's, which has the same code."""
     torch = pytest.importorskip("torch")
     if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
         pytest.skip("this torch records nothing of gloo")
-    outcome = preloaded("-c", _BOTH)
+    # At exit a thread of the group may abort the process.
+    ends = "\ndist.destroy_process_group()"
+    return preloaded("-c", _RECORDER + program + ends, timeout=60.0, **variables)
+
+
+_RECORDER = """
+import torch, torch.distributed as dist
+from disttrace.capture.devices import flight_recorder as fr
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+"""
+
+
+def test_a_dump_without_the_gil_says_what_the_binding_says() -> None:
+    """On a real recorder: gloo's, which has the same code."""
+    outcome = recorded(_BOTH)
     assert outcome.stdout.split() == ["20", "20", "True", "True"], outcome.stderr
 
 
 _BOTH = """
-import pickle
-import torch, torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
-from disttrace.capture.devices import flight_recorder as fr
-from disttrace.capture.devices import flight_recorder
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 for _ in range(20):
     dist.all_reduce(torch.ones(2))
 dist.barrier()
-everything = fr.EVERYTHING
-gloo = flight_recorder.named_json("gloo") or flight_recorder.named_json(None)
-free = list(fr.from_json(gloo, everything).records.values())[:20]
-held = list(fr.from_binding(_dump_fr_trace, everything).records.values())[:20]
+gloo = fr.named_json("gloo") or fr.named_json(None)
+free = list(fr.from_json(gloo, fr.EVERYTHING).records.values())[:20]
+held = list(fr.from_binding(_dump_fr_trace, fr.EVERYTHING).records.values())[:20]
 print(len(free), len(held), free == held, free[0].thread is not None)
-dist.destroy_process_group()
 """
 
 
@@ -486,24 +494,19 @@ def test_the_advice_is_true(variable: str) -> None:
             pytest.skip("this torch was built without NCCL")
         assert not any(b"TORCH_FR_BUFFER_SIZE" in text for text in texts)
         return
-    outcome = preloaded("-c", _ADVISED, timeout=60.0, **{variable: "0"})
+    outcome = recorded(_ADVISED, **{variable: "0"})
     assert outcome.stdout.splitlines() == ["True", "0", f"set {variable}=2000"], outcome.stderr
-    outcome = preloaded("-c", _ADVISED, timeout=60.0, **{variable: "2000"})
+    outcome = recorded(_ADVISED, **{variable: "2000"})
     assert outcome.stdout.splitlines()[:2] == ["False", "3"]
 
 
 _ADVISED = """
-import torch, torch.distributed as dist
-from disttrace.capture.devices import flight_recorder as fr
-from disttrace.capture.devices import flight_recorder
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 for _ in range(3):
     dist.all_reduce(torch.ones(2))
 print(fr.switched_off() is not None)
-gloo = flight_recorder.named_json("gloo") or flight_recorder.named_json(None)
+gloo = fr.named_json("gloo") or fr.named_json(None)
 print(len(fr.from_json(gloo, fr.EVERYTHING).records))
 print(fr.advice())
-dist.destroy_process_group()  # at exit a thread of the group may abort the process
 """
 
 
@@ -535,20 +538,13 @@ def test_info_says_that_devices_are_not_asked() -> None:
 
 def test_an_exception_of_cxx_and_a_cut_name_end_and_blind_nothing() -> None:
     """On a real recorder: a thread whose name is cut inside a character, and a dump that throws."""
-    torch = pytest.importorskip("torch")
-    if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
-        pytest.skip("this torch records nothing of gloo")
-    outcome = preloaded("-c", _CUT)
+    outcome = recorded(_CUT)
     assert outcome.stdout.split() == ["5", "5", "False"], outcome.stderr
 
 
 _CUT = """
 import ctypes, functools, threading
-import torch, torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
-from disttrace.capture.devices import flight_recorder as fr
-from disttrace.capture.devices import flight_recorder
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 def work():
     ctypes.CDLL(None).prctl(15, "aaaaaaaaaaaaaa\\u00e4".encode(), 0, 0, 0)
     for _ in range(5):
@@ -556,14 +552,12 @@ def work():
 thread = threading.Thread(target=work)
 thread.start()
 thread.join()
-everything = fr.EVERYTHING
-free = flight_recorder.named_json("gloo") or flight_recorder.named_json(None)
+free = fr.named_json("gloo") or fr.named_json(None)
 ask = functools.partial(fr.from_binding, _dump_fr_trace)
 if free is not None:
     ask = fr.FreeOfGil(free, _dump_fr_trace)
     assert fr.frees_gil(ask)
-print(len(ask(everything).records), len(ask(everything).records), fr.frees_gil(ask))
-dist.destroy_process_group()
+print(len(ask(fr.EVERYTHING).records), len(ask(fr.EVERYTHING).records), fr.frees_gil(ask))
 """
 
 

@@ -8,19 +8,15 @@ import pytest
 
 from disttrace_viewer.merge.reader import load
 from support.cores import EACH_CORE
-from support.preloaded import launched, preloaded, to_its_end
+from support.preloaded import FAKE, launched, preloaded, recorded, to_its_end
 from support.raw import read_journals
 
 CALLS = 3000
 
-PROGRAM = """
-import signal, sys
-import disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[3])
-import torch
-import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
-dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+PROGRAM = (
+    FAKE
+    + """
+import signal
 side = dist.new_group([0, 1])
 tensor, handled, over = torch.ones(2), 0, False
 
@@ -35,19 +31,20 @@ signal.signal(signal.SIGALRM, handler)
 dist.all_reduce(tensor)
 dist.broadcast(tensor, 0, group=side)
 signal.setitimer(signal.ITIMER_REAL, 0.0002)
-for _ in range(int(sys.argv[2])):
+for _ in range(int(sys.argv[3])):
     dist.all_reduce(tensor)
     dist.all_reduce(tensor, async_op=True).wait()
 over = True
 signal.setitimer(signal.ITIMER_REAL, 0)
 print(handled)
 """
+)
 
 
 @EACH_CORE
 def test_every_operation_ends_once(tmp_path: Path, core: str) -> None:
     """Inside the C++ of a call that issues, an unknown number of the handler's is on record."""
-    outcome = to_its_end("-c", PROGRAM, str(tmp_path), str(CALLS), core).check()
+    outcome = to_its_end("-c", PROGRAM, str(tmp_path), core, str(CALLS)).check()
     assert outcome.stderr == ""
     handled = int(outcome.stdout)
     assert handled > 20, handled
@@ -88,8 +85,7 @@ os.waitpid(pid, 0)
 @EACH_CORE
 def test_what_comes_during_a_wait(tmp_path: Path, core: str) -> None:
     """A rank that is told to save meets the others in the handler: they are awaited there."""
-    preloaded("-W", "ignore", "-c", WAITING, str(tmp_path), core).check()
-    (journal,) = read_journals(tmp_path)
+    _, journal = recorded(WAITING, tmp_path, core)
     found = [(op, seq, over) for op, seq, over in journal.operations() if seq is not None]
     assert found == [("recv", 1, True), ("barrier", 1, True)]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.cores import EACH_CORE
-from support.preloaded import preloaded
-from support.raw import read_journals
+from support.preloaded import preloaded, recorded
 
 PROGRAM = """
 import abc, asyncio, copy, functools, inspect, pickle, sys, types, typing, weakref
@@ -62,10 +61,9 @@ print(inspect.iscoroutinefunction(Mine.wait), inspect.isgeneratorfunction(Mine.q
 @EACH_CORE
 def test_methods_of_the_program_stay_what_they_are(tmp_path: Path, core: str) -> None:
     """They can be called, asked, copied and pickled as untraced, and are recorded."""
-    outcome = preloaded("-c", PROGRAM, str(tmp_path), core).check()
+    outcome, journal = recorded(PROGRAM, tmp_path, core)
     assert outcome.stderr == ""
     assert outcome.stdout == preloaded("-c", PROGRAM).check().stdout
-    (journal,) = read_journals(tmp_path)
     assert "store.get" in {call["op"] for call in journal.calls().values()}
 
 
@@ -155,8 +153,7 @@ for _ in range(2):  # the second time the call is known
 @EACH_CORE
 def test_what_the_program_patched_before_is_traced(tmp_path: Path, core: str) -> None:
     """A function of the program's that stands on torch's class by then is a method as any other."""
-    outcome = preloaded("-c", PATCHED, str(tmp_path), core).check()
+    outcome, journal = recorded(PATCHED, tmp_path, core)
     assert outcome.stderr == ""
-    (journal,) = read_journals(tmp_path)
     expected = ["all_reduce", "all_reduce", "store.set", "barrier"]
     assert [op for op, *_ in journal.operations()] == expected * 2

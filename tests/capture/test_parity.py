@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.preloaded import preloaded, to_its_end
+from support.preloaded import GLOO, preloaded, recorded, to_its_end
 from support.processes import free_port
 from support.raw import read_journals
 
@@ -63,21 +62,12 @@ def test_python_subclasses(tmp_path: Path) -> None:
     assert "RecursionError" not in traced
     (journal,) = read_journals(tmp_path)
     kinds = {group["n"]: group["type"] for group in journal.of("group") if "type" in group}
-    calls = journal.calls()
-    found = [
-        (kinds[calls[record["s"]]["group"]], calls[record["s"]]["op"])
-        for record in journal.records
-        if "b" in record and calls[record["s"]]["kind"] == "collective"
-    ]
+    found = [(kinds[call["group"]], call["op"]) for call in journal.called("collective")]
     each = [(kind, op) for kind in ("Before", "All", "NoneOf") for op in OVERRIDDEN]
     assert found == [*each, ("ProcessGroup", "all_reduce")]
-    own = [calls[r["s"]]["op"] for r in journal.records if "b" in r and _from_python(calls, r)]
+    # Not what gloo writes into its store by itself.
+    own = [call["op"] for call in journal.called() if call["origin"] == "python"]
     assert [own.count(f"store.{op}") for op in ("set", "get", "append")] == [1, 2, 2]
-
-
-def _from_python(calls: dict[int, dict[str, Any]], record: dict[str, Any]) -> bool:
-    """Not what gloo writes into its store by itself."""
-    return bool(calls[record["s"]]["origin"] == "python")
 
 
 PROGRAM = Path(__file__).parent / "programs" / "inductor.py"
@@ -116,18 +106,12 @@ def test_a_compiled_collective(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert printed[0] == printed[1] == "[1.0, 1.0]\n" * 2
     (journal,) = read_journals(tmp_path / "out")
-    calls = journal.calls()
-    found = [calls[each["s"]]["op"] for each in journal.records if "b" in each]
-    assert found.count("all_reduce") == 2
+    assert [call["op"] for call in journal.called()].count("all_reduce") == 2
 
 
-PROGRAM_LOADERS = """
-import sys
-import disttrace
-disttrace.install(dir=sys.argv[1])
-import torch
-import torch.distributed as dist
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+PROGRAM_LOADERS = (
+    GLOO
+    + """
 functional, name = torch.ops._c10d_functional, dist.group.WORLD.group_name
 x = torch.ones(2)
 kept = dist.all_reduce(x, async_op=True)
@@ -144,14 +128,14 @@ functional.wait_tensor(pending)
 print(seen)
 dist.destroy_process_group()
 """
+)
 
 
 def test_forked_workers(tmp_path: Path) -> None:
     """All samples come, every operation is over, and workers that use no c10d leave no journal."""
-    outcome = preloaded("-W", "ignore", "-c", PROGRAM_LOADERS, str(tmp_path)).check()
+    outcome, journal = recorded(PROGRAM_LOADERS, tmp_path)
     assert outcome.stdout == "[0, 1, 2, 3, 4, 5, 6, 7]\n"
     assert "disttrace:" not in outcome.stderr
-    (journal,) = read_journals(tmp_path)
     reduces = [(seq, over) for op, seq, over in journal.operations() if op == "all_reduce"]
     assert reduces == [(seq, True) for seq in range(1, 7)]
 
@@ -168,8 +152,7 @@ def test_remote_calls_are_as_untraced(tmp_path: Path) -> None:
     assert printed[0] == printed[1]
     assert printed[0].splitlines() == ["2 3", "4 False", "5", "ValueError('no 5')", "True"]
     (journal,) = read_journals(tmp_path)
-    calls = {r["n"]: r for r in journal.definitions if r.get("def") == "call"}
-    made = {calls[record["s"]]["op"] for record in journal.records if "b" in record}
+    made = {call["op"] for call in journal.called()}
     assert {"TCPStore", "ProcessGroupGloo", "barrier"} <= made
     assert not [op for op in made if "rpc" in op or op in ("remote", "to_here")]
 

@@ -18,9 +18,9 @@ OUTSIDE = ("broadcast", "reduce", "send", "recv")
 
 def failed(journal: RawJournal) -> list[tuple[str, list[int] | None, str, int | None]]:
     """(operation, members of its group, exception's type, the mark of no number) in order."""
-    calls, strings = journal.calls(), {r["n"]: r["v"] for r in journal.of("string")}
+    strings = journal.strings()
     members = {r["n"]: r["ranks"] for r in journal.of("group") if "ranks" in r}
-    begun = {r["b"]: calls[r["s"]] for r in journal.records if "b" in r}
+    begun = {record["b"]: call for record, call in journal.begun()}
     ends = [(begun[r["e"]], r) for r in journal.records if "x" in r]
     return [
         (call["op"], members[call["group"]], strings[r["x"]].partition(":")[0], r.get("f"))
@@ -56,8 +56,7 @@ def test_each_refusal_is_an_operation(traced: Path) -> None:
 def test_the_stack_shows_the_call(traced: Path) -> None:
     """Its first frame is the program's, with the ranks that were given beside it."""
     for journal in read_journals(traced):
-        strings = {r["n"]: r["v"] for r in journal.of("string")}
-        stacks = {r["n"]: r["frames"] for r in journal.of("stack")}
+        strings, stacks = journal.strings(), journal.stacks()
         for call in journal.calls().values():
             if call["op"] == "broadcast" and call.get("args") == {"src": 0}:
                 assert Path(strings[stacks[call["stack"]][0][0]]) == PROGRAM

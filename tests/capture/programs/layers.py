@@ -1,24 +1,18 @@
 """Issues operations through the layers above collectives: FSDP1, DTensor over a mesh, a pipeline.
 
-    python layers.py RANK WORLD STORE_FILE count|trace FOLDER
-
-As in `paths.py`: with `count` this program's own kernels count the operators `c10d::*` and print
-them by layer, with `trace` disttrace records.
+python layers.py RANK WORLD STORE_FILE count|trace FOLDER    as paths.py
 """
 
 from __future__ import annotations
 
-import collections
 import gc
 import inspect
-import json
-import sys
 from typing import Any
 
-from paths import count_operators
+from paths import main
 
 
-def fully_sharded(dist: Any, torch: Any, rank: int, world: int) -> None:
+def fully_sharded(dist: Any, torch: Any, rank: int, world: int, store: Any) -> None:
     """Two steps of FSDP1."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -36,7 +30,7 @@ def fully_sharded(dist: Any, torch: Any, rank: int, world: int) -> None:
     gc.collect()
 
 
-def meshed(dist: Any, torch: Any, rank: int, world: int) -> None:
+def meshed(dist: Any, torch: Any, rank: int, world: int, store: Any) -> None:
     """DTensors over a mesh of two dimensions, one of them with groups of one."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
@@ -58,7 +52,7 @@ def meshed(dist: Any, torch: Any, rank: int, world: int) -> None:
     dist.all_reduce(torch.ones(2), group=mesh.get_group("columns"))
 
 
-def pipelined(dist: Any, torch: Any, rank: int, world: int) -> None:
+def pipelined(dist: Any, torch: Any, rank: int, world: int, store: Any) -> None:
     """A pipeline with one stage on each rank: two schedules, two steps each."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
@@ -78,28 +72,5 @@ def pipelined(dist: Any, torch: Any, rank: int, world: int) -> None:
                 schedule.step(target=torch.zeros(4, 4), losses=[])
 
 
-LAYERS = (fully_sharded, meshed, pipelined)
-
-
-def main(rank: int, world: int, file: str, mode: str, folder: str) -> None:
-    if mode == "trace":
-        import disttrace
-
-        disttrace.install(dir=folder)
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
-    counts = count_operators() if mode == "count" else {}
-    by_layer: dict[str, dict[str, int]] = {}
-    for layer in LAYERS:
-        before = collections.Counter(counts)
-        layer(dist, torch, rank, world)
-        by_layer[layer.__name__] = dict(collections.Counter(counts) - before)
-    print(json.dumps(by_layer), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    main([fully_sharded, meshed, pipelined])

@@ -2,17 +2,22 @@
 
     python paths.py RANK WORLD STORE_FILE count|trace FOLDER
 
-With `count`, kernels of this program's own count the operators `c10d::*` and the counts are printed
-as JSON; with `trace`, disttrace records. Both issue the same operations.
+With `count`, kernels of this program's own count the operators `c10d::*`, and the counts of each
+way are printed as JSON; with `trace`, disttrace records. Both say how each way ended.
 """
 
 from __future__ import annotations
 
 import collections
+import datetime
 import json
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
+
+LIMIT = datetime.timedelta(seconds=20)
+Way = Callable[..., str | None]
 
 
 def count_operators() -> dict[str, int]:
@@ -40,7 +45,7 @@ def count_operators() -> dict[str, int]:
     return counts
 
 
-def python_issued(dist: Any, torch: Any, rank: int, world: int) -> None:
+def python_issued(dist: Any, torch: Any, rank: int, world: int, store: Any) -> None:
     """Plain, asynchronous and object collectives, messages, batches, any source, threads."""
     x = torch.ones(4)
     for _ in range(2):
@@ -75,7 +80,7 @@ def python_issued(dist: Any, torch: Any, rank: int, world: int) -> None:
     dist.group.WORLD.allreduce([x]).wait()
 
 
-def native_issued(dist: Any, torch: Any) -> None:
+def native_issued(dist: Any, torch: Any, *rest: Any) -> None:
     """Functional collectives, also in inference mode and in a thread, and DDP."""
     name = dist.group.WORLD.group_name
     functional = torch.ops._c10d_functional
@@ -96,7 +101,7 @@ def native_issued(dist: Any, torch: Any) -> None:
         model(torch.ones(2, 3)).sum().backward()
 
 
-def fully_sharded(dist: Any, torch: Any) -> None:
+def fully_sharded(dist: Any, torch: Any, *rest: Any) -> None:
     """One step of FSDP2, where this torch has it for CPUs."""
     try:
         from torch.distributed.fsdp import fully_shard
@@ -115,7 +120,10 @@ def fully_sharded(dist: Any, torch: Any) -> None:
     gc.collect()
 
 
-def main(rank: int, world: int, file: str, mode: str, folder: str) -> None:
+def main(ways: Sequence[Way]) -> None:
+    """Go all ways, and meet in a barrier."""
+    rank, world = map(int, sys.argv[1:3])
+    file, mode, folder = sys.argv[3:]
     if mode == "trace":
         import disttrace
 
@@ -123,16 +131,22 @@ def main(rank: int, world: int, file: str, mode: str, folder: str) -> None:
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
+    store = dist.FileStore(file, world)
+    first = dist.PrefixStore("first", store)
+    dist.init_process_group("gloo", store=first, rank=rank, world_size=world, timeout=LIMIT)
     counts = count_operators() if mode == "count" else {}
-    python_issued(dist, torch, rank, world)
-    native_issued(dist, torch)
-    fully_sharded(dist, torch)
-    torch.manual_seed(0)
-    print(json.dumps(counts), flush=True)
+    endings, by_way = {}, {}
+    for way in ways:
+        before = collections.Counter(counts)
+        try:
+            endings[way.__name__] = way(dist, torch, rank, world, store)
+        except Exception as error:
+            endings[way.__name__] = f"{type(error).__name__}: {error}".partition("\n")[0]
+        by_way[way.__name__] = dict(collections.Counter(counts) - before)
+    print(json.dumps({"endings": endings, "counts": by_way}), flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    main([python_issued, native_issued, fully_sharded])

@@ -1,24 +1,13 @@
 """Makes groups in the less trodden ways, and issues one operation or two in each.
 
-    python regrouped.py RANK WORLD STORE_FILE count|trace FOLDER
-
-As in `paths.py`: with `count` this program's own kernels count the operators `c10d::*` and print
-them by way, with `trace` disttrace records. Both print how each way ended.
+python regrouped.py RANK WORLD STORE_FILE count|trace FOLDER    as paths.py
 """
 
 from __future__ import annotations
 
-import collections
-import datetime
-import functools
-import json
-import sys
-from collections.abc import Callable
 from typing import Any
 
-from paths import count_operators
-
-LIMIT = datetime.timedelta(seconds=20)
+from paths import LIMIT, main
 
 
 def regroups(group: Any) -> bool:
@@ -98,38 +87,5 @@ def again(dist: Any, torch: Any, rank: int, world: int, store: Any) -> str:
     return "made"
 
 
-WAYS = (split, merge, shrink, abort, again, local)
-
-
-def ending(way: Callable[[], str]) -> str:
-    """What ``way`` says, or its exception."""
-    try:
-        return way()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}".partition("\n")[0]
-
-
-def main(rank: int, world: int, file: str, mode: str, folder: str) -> None:
-    if mode == "trace":
-        import disttrace
-
-        disttrace.install(dir=folder)
-    import torch
-    import torch.distributed as dist
-
-    store = dist.FileStore(file, world)
-    first = dist.PrefixStore("first", store)
-    dist.init_process_group("gloo", store=first, rank=rank, world_size=world, timeout=LIMIT)
-    counts = count_operators() if mode == "count" else {}
-    endings, by_way = {}, {}
-    for way in WAYS:
-        before = collections.Counter(counts)
-        endings[way.__name__] = ending(functools.partial(way, dist, torch, rank, world, store))
-        by_way[way.__name__] = dict(collections.Counter(counts) - before)
-    print(json.dumps({"endings": endings, "counts": by_way}), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    main([split, merge, shrink, abort, again, local])

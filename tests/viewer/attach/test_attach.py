@@ -59,33 +59,33 @@ def collective(name: str = "all_reduce", line: int = 19) -> list[dict[str, Any]]
     return [inner, wrapper, frame("step", line)]
 
 
-def test_who_is_in_no_call_is_missing(tmp_path: Path) -> None:
-    waiting = collective()
-    told = from_files(stacks(tmp_path, {0: waiting, 1: waiting, 2: [frame("load", 9)], 3: waiting}))
-    assert told.report is not None
-    (found,) = told.report.findings
-    assert (found.kind, found.certainty) == ("missing_participant", "likely")
-    assert found.culprit_ranks == (2,)
-    assert "train.py:9 in load" in found.summary
+WAITS, LOADS, MAKES = collective(), [frame("load", 9)], collective("new_group", 30)
+RECEIVES = [frame("recv", 2000, TORCH, src=0, group_src=None), frame("step", 14)]
+MISSING, APART = "missing_participant", "wait at different places"
+
+
+@pytest.mark.parametrize(
+    ("of", "kind", "culprits", "told"),
+    [
+        ([WAITS, WAITS, LOADS, WAITS], MISSING, (2,), "train.py:9 in load"),
+        ([MAKES, LOADS, MAKES], MISSING, (1,), "train.py:9 in load"),
+        ([LOADS, RECEIVES], "unmatched_recv", (0,), "rank 0"),
+        ([WAITS, collective("broadcast", 30), WAITS], None, (), APART),
+        ([WAITS, collective(line=44), WAITS], None, (), APART),
+    ],
+    ids=["in no call", "in no creation of a group", "receives", "another call", "another line"],
+)
+def test_who_is_at_which_place(
+    tmp_path: Path, of: list[Any], kind: str | None, culprits: tuple[int, ...], told: str
+) -> None:
+    """By rank; where all wait, nobody is to blame. No call has a number."""
+    report = from_files(stacks(tmp_path, dict(enumerate(of)))).report
+    assert report is not None
+    (found,) = report.findings
+    assert (found.culprit_ranks, found.kind == kind) == (culprits, kind is not None)
+    assert told in found.summary
     assert "#" not in found.summary
-
-
-def test_who_receives_from_somebody_elsewhere_tells_whom(tmp_path: Path) -> None:
-    receive = [frame("recv", 2000, TORCH, src=0, group_src=None), frame("step", 14)]
-    told = from_files(stacks(tmp_path, {0: [frame("load", 9)], 1: receive}))
-    assert told.report is not None
-    (found,) = told.report.findings
-    assert (found.kind, found.culprit_ranks) == ("unmatched_recv", (0,))
-
-
-@pytest.mark.parametrize("other", [collective("broadcast", 30), collective(line=44)])
-def test_who_waits_at_different_places_is_told(tmp_path: Path, other: list[dict[str, Any]]) -> None:
-    waiting = collective()
-    told = from_files(stacks(tmp_path, {0: waiting, 1: other, 2: waiting}))
-    assert told.report is not None
-    (found,) = told.report.findings
-    assert found.culprit_ranks == ()
-    assert "wait at different places" in found.summary
+    assert found.certainty == "likely"
 
 
 def test_who_may_wait_for_work_is_not_blamed(tmp_path: Path) -> None:
@@ -129,12 +129,15 @@ def test_who_stays_at_a_line_that_waits_for_a_device(tmp_path: Path, idle: bool 
         assert (found.kind, found.culprit_ranks) == ("missing_participant", (2,))
 
 
-def test_who_are_all_in_the_creation_of_a_group_wait_for_the_other(tmp_path: Path) -> None:
-    make = collective("new_group", 30)
-    told = from_files(stacks(tmp_path, {0: make, 1: [frame("load", 9)], 2: make}))
-    assert told.report is not None
-    (found,) = told.report.findings
-    assert (found.kind, found.culprit_ranks) == ("missing_participant", (1,))
+def sampled(
+    monkeypatch: pytest.MonkeyPatch, looks: list[dict[int, Look]]
+) -> Sequence[ProcessSample]:
+    """What comes of these looks at two processes."""
+    monkeypatch.setattr(samples, "_looks", lambda _: looks.pop(0))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    taken, troubles = samples.sample([Found(pid, pid - 1, 0, frozenset(), 0) for pid in (1, 2)])
+    assert troubles == {}
+    return taken
 
 
 @pytest.mark.parametrize(
@@ -149,11 +152,8 @@ def test_who_computes_all_the_time_is_in_no_call(
         {1: Look(1.0, read(collective())), 2: Look(1.0, read([frame("step", 14)]), busy_s=1.0)},
         {1: Look(3.0, read(collective())), 2: Look(3.0, read(third), busy_s=3.0)},
     ]
-    monkeypatch.setattr(samples, "_looks", lambda _: looks.pop(0))
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    found = [Found(pid, pid - 1, 0, frozenset(), 0) for pid in (1, 2)]
-    taken, troubles = samples.sample(found)
-    assert (looks, troubles) == ([], {})
+    taken = sampled(monkeypatch, looks)
+    assert looks == []
     assert [(one.moved, one.idle) for one in taken] == [(False, True), (moved, False)]
     assert {one.waited_ns for one in taken} == {2_000_000_000}
 
@@ -165,9 +165,7 @@ def test_who_came_while_it_was_looked_at_waits(monkeypatch: pytest.MonkeyPatch) 
         {1: Look(at_s, read(here), woken), 2: Look(at_s, read([frame("load", 9)]))}
         for at_s, woken, here in zip((0.0, 1.0, 3.0), (1, 9, 9), places, strict=True)
     ]
-    monkeypatch.setattr(samples, "_looks", lambda _: looks.pop(0))
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    taken, _ = samples.sample([Found(pid, pid - 1, 0, frozenset(), 0) for pid in (1, 2)])
+    taken = sampled(monkeypatch, looks)
     (found,) = reported(taken).findings
     assert (found.kind, found.culprit_ranks) == ("missing_participant", (1,))
 
@@ -178,9 +176,7 @@ def test_steps_of_two_seconds_are_no_stall(monkeypatch: pytest.MonkeyPatch) -> N
         {1: Look(at_s, read(collective()), woken), 2: Look(at_s, read([frame("load", 9)]))}
         for at_s, woken in ((0.0, 7), (1.0, 7), (3.0, 8))
     ]
-    monkeypatch.setattr(samples, "_looks", lambda _: looks.pop(0))
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    taken, _ = samples.sample([Found(pid, pid - 1, 0, frozenset(), 0) for pid in (1, 2)])
+    taken = sampled(monkeypatch, looks)
     assert [one.moved for one in taken] == [True, False]
     told = reported(taken)
     assert told.healthy

@@ -256,31 +256,23 @@ class Evil:
 OK = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
-def asked_of_us(monkeypatch: pytest.MonkeyPatch, path: str) -> recorders.Dumped:
-    """What comes of an answer, as if it were this process's."""
-    monkeypatch.setattr(recorders, "address", lambda _: path)
-    return recorders.ask([Found(os.getpid(), 0, 0, frozenset(), 0)])
+CALL = {"record_id": 0, "profiling_name": "gloo:all_reduce", "time_created_ns": 9}
+CUT_OFF = json.dumps({"entries": [CALL, CALL], "version": "2.10"}).encode()[:-40]
 
 
-def test_an_answer_with_a_call_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("cut", "why"), [(False, "asks for"), (True, "damaged JSON")])
+def test_an_answer_that_is_not_to_be_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, cut: bool, why: str
+) -> None:
+    """One with a call, and one that may lack the very operation by which a rank has come."""
     evil = pickle.dumps({"entries": [Evil(tmp_path / "run")], "version": "2.10"}, protocol=2)
-    with answering(tmp_path, OK + evil) as path:
-        asked = asked_of_us(monkeypatch, path)
+    with answering(tmp_path, OK + (CUT_OFF if cut else evil)) as path:
+        monkeypatch.setattr(recorders, "address", lambda _: path)
+        asked = recorders.ask([Found(os.getpid(), 0, 0, frozenset(), 0)])
     assert not asked.dumps
     assert asked.trouble is not None
-    assert "asks for" in asked.trouble
+    assert why in asked.trouble
     assert not (tmp_path / "run").exists()
-
-
-def test_an_answer_cut_off_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may lack the very operation by which a rank has come."""
-    call = {"record_id": 0, "profiling_name": "gloo:all_reduce", "time_created_ns": 9}
-    text = json.dumps({"entries": [call, call], "version": "2.10"}).encode()
-    with answering(tmp_path, OK + text[:-40]) as path:
-        asked = asked_of_us(monkeypatch, path)
-    assert not asked.dumps
-    assert asked.trouble is not None
-    assert "damaged JSON" in asked.trouble
 
 
 @pytest.mark.parametrize(

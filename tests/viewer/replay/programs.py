@@ -61,25 +61,12 @@ def both_send_first(r: int, n: int) -> None:
     dist.recv(other(), 1 - r)
 
 
-@program(3, 0, 1, 2, backend="fake")
-def ring_of_sends(r: int, n: int) -> None:
-    dist.send(T, (r + 1) % n)
-    dist.recv(other(), (r - 1) % n)
-
-
 @program(4, 0, 1, 2, 3, backend="fake")
 def pairs_in_groups(r: int, n: int) -> None:
     pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     peer = (r + 2) % 4
     dist.send(T, peer, group=pairs[r % 2])
     dist.recv(other(), peer, group=pairs[r % 2])
-
-
-@program(2, 0, 1, backend="fake")
-def isend_waited_too_early(r: int, n: int) -> None:
-    work = dist.isend(T, 1 - r)
-    work.wait()
-    dist.recv(other(), 1 - r)
 
 
 @program(2, 0, 1, backend="fake")
@@ -174,15 +161,6 @@ def gather_then_send(r: int, n: int) -> None:
         dist.send(T, 2)
 
 
-@program(3, 1, 2)
-def scatter_then_send(r: int, n: int) -> None:
-    if r == 2:
-        dist.recv(other(), 1)
-    dist.scatter(other(), [T for _ in range(n)] if r == 0 else None, 0)
-    if r == 1:
-        dist.send(T, 2)
-
-
 @program(4, 0, 3)
 def broadcast_then_send(r: int, n: int) -> None:
     if r == 3:
@@ -200,13 +178,6 @@ def isend_never_waited(r: int, n: int) -> None:
 
 
 # -- a device runs what is of one stream in its order ----------------------------------------------
-
-
-@program(2, 0, 1, device=True)
-def isend_first_on_both_sides(r: int, n: int) -> None:
-    works = [dist.isend(T, 1 - r), dist.irecv(other(), 1 - r)]
-    for work in works:
-        work.wait()
 
 
 @program(2, 0, 1, device=True)
@@ -257,13 +228,6 @@ def ring_by_batches(r: int, n: int) -> None:
             work.wait()
 
 
-@program(3, device=True)
-def ring_of_isends(r: int, n: int) -> None:
-    works = [dist.isend(T, (r + 1) % n), dist.irecv(other(), (r - 1) % n)]
-    for work in works:
-        work.wait()
-
-
 @program(2)
 def async_sends_waited_in_the_end(r: int, n: int) -> None:
     works = [dist.isend(T, 1 - r) for _ in range(3)]
@@ -303,14 +267,6 @@ def one_forward_one_backward(r: int, n: int) -> None:
         talk(*([] if last else [(recv, up)]))
         talk(*([] if first else [(send, down)]))
     dist.barrier()
-
-
-@program(4)
-def odd_and_even(r: int, n: int) -> None:
-    peers = [(r ^ 1), (r ^ 1) ^ 2]
-    for peer in peers:
-        for step in (0, 1):
-            dist.send(T, peer) if (r < peer) == (step == 0) else dist.recv(other(), peer)
 
 
 @program(3)
