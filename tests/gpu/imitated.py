@@ -41,7 +41,7 @@ def environment(torch: str) -> Path:
     if not (folder / "installed").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
         pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-        subprocess.run([*pip, f"torch=={torch}", *BESIDE], check=True)
+        subprocess.run([*pip, f"torch==={torch}", *BESIDE], check=True)
         (folder / "installed").touch()
     return folder
 

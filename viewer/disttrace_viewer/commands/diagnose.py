@@ -59,8 +59,8 @@ _FORMS = """Instead of journals, DIR may be evidence of other tools: Flight Reco
 of ncclras; a folder of torchrun's --log-dir; a log (- for a pipe), with any prefix of ranks. Lines
 that are understood: heartbeat monitors and watchdogs, TORCH_DISTRIBUTED_DEBUG=DETAIL, monitored and
 store barriers, gloo's time-outs, NCCL_DEBUG=INFO, tracebacks, stacks, ends by launchers (torchrun,
-srun, mpirun, DeepSpeed, Ray), shells or for want of memory, and our own. What each can prove:
-docs/compare.md."""
+srun, mpirun, mpiexec, jsrun, DeepSpeed, Ray), shells or for want of memory, and our own. What each
+can prove: docs/compare.md."""
 
 
 def _standard_input() -> str:

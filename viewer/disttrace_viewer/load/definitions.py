@@ -157,13 +157,9 @@ class Definitions:
         store = self.get("store", group.get("store"))
         base = self.get("store", (store or {}).get("base"))
         self._group_ids[number] = found = ids.group_id(
-            group,
-            store,
-            base,
-            process=self.id,
-            attempt=self.attempt,
+            group, store, base, process=self.id, attempt=self.attempt,
             like_named=self._number_of_its_name(number),
-        )
+        )  # fmt: skip
         return found
 
     def _number_of_its_name(self, number: int) -> int:

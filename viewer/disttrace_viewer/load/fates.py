@@ -10,12 +10,9 @@ from disttrace_viewer.load.schema import Record
 from disttrace_viewer.trace.values import dataclass, field
 
 MARKS = {
-    fmt.ISSUED: "issued",
-    fmt.WAIT: "wait",
-    fmt.COMPLETE: "complete",
-    fmt.LOST: "lost",
+    fmt.ISSUED: "issued", fmt.WAIT: "wait", fmt.COMPLETE: "complete", fmt.LOST: "lost",
     fmt.ASKED: "asked",
-}
+}  # fmt: skip
 """By first key what a mark tells: ``d`` is when, in ns after the begin; the first one counts."""
 
 

@@ -48,14 +48,9 @@ def root_of(trace: str, process: str) -> str:
 
 
 def group_id(
-    group: Mapping[str, Any],
-    store: Mapping[str, Any] | None,
-    base: Mapping[str, Any] | None,
-    *,
-    process: str,
-    attempt: int | None,
-    like_named: int,
-) -> str:
+    group: Mapping[str, Any], store: Mapping[str, Any] | None, base: Mapping[str, Any] | None, *,
+    process: str, attempt: int | None, like_named: int,
+) -> str:  # fmt: skip
     """One id for a group in all of its members, in ``diagnose``, ``jsonl`` and OTLP.
 
     ``like_named`` counts the groups of that name in this process up to this one: it stands in

@@ -7,24 +7,11 @@ from collections.abc import Collection
 from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.process import Problem
 
-LOSSES = frozenset(
-    {
-        "compressed",
-        "empty",
-        "link",
-        "missing segment",
-        "newer format",
-        "no definitions",
-        "no process record",
-        "no segments",
-        "noise",
-        "too large",
-        "undefined call",
-        "undefined reference",
-        "unreadable",
-        "wrong values",
-    }
-)
+LOSSES = frozenset((
+    "compressed", "empty", "link", "missing segment", "newer format", "no definitions",
+    "no process record", "no segments", "noise", "too large", "undefined call",
+    "undefined reference", "unreadable", "wrong values",
+))  # fmt: skip
 """Kinds of problems after which something that a process did may be in no record that was read."""
 
 

@@ -274,23 +274,12 @@ _CHECKS: dict[str, Check] = {
     **{name: number(*bounds) for name, bounds in fmt.BOUNDS.items()},
     **{name: _text(most) for name, most in fmt.LONGEST.items()},
     **{name: one_of(*words) for name, words in fmt.CLOSED.items()},
-    "flag": one_of(True, False),
-    "word": _word,
-    "words": list_of(_word),
-    "size": _size,
-    "names": list_of(_text(fmt.LONGEST["name"])),
-    "texts": list_of(_text(fmt.LONGEST["text"])),
-    "keys": _keys,
-    "prefixes": list_of(maybe(_text(fmt.LONGEST["key"]))),
-    "map": _map,
-    "ranks": _ranks,
-    "shapes": list_of(_numbers),
-    "frames": _frames,
-    "json": _json,
-    "object": _object,
-    "call": _call,
-    "span": _span,
-}
+    "flag": one_of(True, False), "word": _word, "words": list_of(_word), "size": _size,
+    "names": list_of(_text(fmt.LONGEST["name"])), "texts": list_of(_text(fmt.LONGEST["text"])),
+    "prefixes": list_of(maybe(_text(fmt.LONGEST["key"]))), "keys": _keys, "map": _map,
+    "ranks": _ranks, "shapes": list_of(_numbers), "frames": _frames, "json": _json,
+    "object": _object, "call": _call, "span": _span,
+}  # fmt: skip
 _FIELDS: dict[str, dict[str, Check]] = {
     kind: {key: _CHECKS[type_] for key, type_ in fields.items()}
     for kind, fields in fmt.FIELDS.items()

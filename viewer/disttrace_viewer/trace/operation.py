@@ -251,7 +251,7 @@ def is_own_limit(text: str | None) -> bool:
 
 _PASSED_ON = re.compile(
     r"^(\w+\.)*(DistBackendError|DistNetworkError|DistStoreError|ChildFailedError|SignalException)\b"
-    r"|nccl error|watchdog caught",
+    r"|nccl error|watchdog caught|checkpointexception ranks:",
     re.IGNORECASE,
 )
 

@@ -262,17 +262,19 @@ def worded(case: Case, finding: RuleFinding) -> RuleFinding:
     """The finding in the words of what was read: where no journal was, none is spoken of."""
     if any(process.source == JOURNAL for process in case.trace.processes):
         return finding
+    summary = finding.summary.replace("no journal", "nothing")
     hint = finding.hint and finding.hint.replace("journals", "files")
     settles = tuple(one.replace("journals", "files") for one in finding.settles)
     because = tuple(one.replace("is no journal", "is nothing") for one in finding.because)
-    return replace(finding, hint=hint, settles=settles, because=because)
+    return replace(finding, summary=summary, hint=hint, settles=settles, because=because)
 
 
 def _others_away(case: Case) -> bool:
-    """Whether more than one rank that was dumped is in nothing recorded, or may be."""
+    """Whether ranks wait for more than one that is in nothing recorded, or left no dump."""
     dumped = [p.index for p in case.trace.processes if p.source == DUMPED]
-    away = [*filter(case.outside, dumped), *(g.name for g in case.trace.groups if g.missing)]
-    return bool(dumped) and len(away) > 1
+    awaited = [p for p in dumped if case.outside(p) and case.holds_up(p)]
+    absent = {rank for wait in case.waits for rank in wait.absent}
+    return bool(dumped) and len(awaited) + len(absent) > 1
 
 
 def _came_later(case: Case, finding: RuleFinding) -> bool:

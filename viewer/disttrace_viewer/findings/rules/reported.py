@@ -110,14 +110,16 @@ def _reached(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """Ranks that came to a monitored barrier and were let down by rank 0, which knows why."""
     if any(found.op == "monitored_barrier" for found in case.findings):
         return
-    ranks = sorted({row["rank"] for row in rows})
+    ranks = sorted({r for row in rows for r in row.get("ranks") or [row["rank"]]})
+    unnamed = any("ranks" in row for row in rows)
+    which = "which one, the error of rank 0 names, and that is not here"
     summary = (
         f"{sentences.capital(sentences.ranks(ranks))} came to monitored_barrier, and some rank did"
-        " not: which one, the error of rank 0 names, and that is not here."
+        f" not: {'rank 0 does not tell which one' if unnamed else which}."
     )
     yield _found(
         case, "missing_participant", summary, waiting=ranks, op="monitored_barrier",
-        hint="Read the log of rank 0.",
+        hint=LOOK_THERE if unnamed else "Read the log of rank 0.",
     )  # fmt: skip
 
 
@@ -146,6 +148,21 @@ def _barrier(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
             case, "rendezvous_incomplete", summary, ranks=missing if alone else (), waiting=ranks,
             hint=LOOK_THERE,
         )  # fmt: skip
+
+
+def _begun(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
+    """Ranks that began to create a communicator, by NCCL's lines, and none that was through."""
+    for row in rows:
+        missing, came = row["missing"], row["came"]
+        rest = f"{sentences.ranks(missing)} did not begin"
+        summary = (
+            f"{len(came):,} of {row['world']:,} ranks began to create an NCCL communicator,"
+            f" {sentences.ranks(came)}, and none reports its end:"
+            f" {rest if missing else 'the others did not begin, or their lines are not here'}."
+        )
+        yield _found(
+            case, "rendezvous_incomplete", summary, ranks=missing, waiting=came, hint=LOOK_THERE
+        )
 
 
 def _stuck(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
@@ -340,6 +357,7 @@ _MAKERS: dict[str, Callable[[Case, Sequence[Report]], Iterator[RuleFinding]]] = 
     "clients": _barrier, "failed": _failed, "root": _root, "ends": _ends, "local": _ends,
     "lost": _lost, "shared": _shared, "sizes": _sizes, "around": _around, "members": _members,
     "differ": _differ, "no_grad": _no_grad, "left_out": _left_out, "stuck": _stuck,
+    "begun": _begun,
 }  # fmt: skip
 LOOK_THERE = "Look at what the missing do there, and whether they were started: disttrace attach."
 WATCHDOG = (

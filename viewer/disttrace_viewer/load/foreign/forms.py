@@ -149,6 +149,8 @@ class Log:
     """By process and communicator, of NCCL's lines."""
     comms: dict[tuple[str, str], tuple[int, int, str]] = field(default_factory=dict)
     """Rank, size and id of communicators."""
+    begun: dict[tuple[int, str], set[int]] = field(default_factory=dict)
+    """By size and id of communicators the ranks that began to create them."""
     stuck: dict[tuple[int, str], dict[str, int]] = field(default_factory=dict)
     dumped: list[ProcessSample] = field(default_factory=list)
     """Stacks that ``faulthandler`` wrote."""
@@ -275,7 +277,8 @@ _NATIVE = re.compile(
     r"|ProcessGroupGloo\.cpp:\d{1,6}\] |NCCL WARN (?=Error while \w{1,20} (?:to )?shared mem)"
     r"|NVRM: (?=(?:GPU .{1,40})?fallen off|GPU .{1,40}off the bus)"
     r"|NVRM: (?=Xid \(\S{1,40}\): (?!13,|31,|43,|45,|63,|92,))"
-    r"|NCCL WARN (?=Message truncated ?: received|Mismatched NCCL version)"
+    r"|NCCL WARN (?=Message truncated ?: received|Mismatched NCCL version|Bootstrap Root ?: mism)"
+    r'|^\s{0,8}"message": "(?=[\w.]{1,80}(?:Error|Exception): )'
     r"|^(?=Unexpected bus error encountered in worker)"
     r"|\[c10d\] (?=The server socket has failed to listen))(?P<text>.{1,1000})"
     r"|Cuda failure (?:\d{1,5} )?'(?P<device>out of memory|uncorr[^']{1,99}|an illegal [^']{1,40})'"
@@ -295,8 +298,11 @@ def native_error(log: Log, line: LogLine, speaker: Speaker, found: re.Match[str]
         if group is None or group.is_default:
             speaker = int(inner["of"] or inner["bare"])
     named = {"The client": "DistNetworkError", "The server": "DistNetworkError", "Xid": "NVRM",
-             "GPU": "NVRM", "fallen": "NVRM", "Error while": "NCCL", "M": "NCCL"}  # fmt: skip
+             "GPU": "NVRM", "fallen": "NVRM", "Error while": "NCCL", "Boot": "NCCL",
+             "M": "NCCL"}  # fmt: skip
     name = next((of for head, of in named.items() if text.startswith(head)), "RuntimeError")
+    if '"message": "' in found[0]:  # of an ``error.json``
+        name, _, text = text.rstrip(' ",').rpartition(": ")
     speaker = line.by if text[:1] == "M" and name == "NCCL" else speaker  # of two ranks
     several = log.failures.setdefault(speaker, [])
     if len(several) < _MOST_NATIVE:
@@ -367,14 +373,19 @@ _CRASHED = re.compile(
 def crashes(log: Log, line: LogLine, speaker: Speaker, found: re.Match[str]) -> bool:
     """What ``faulthandler`` writes of a signal: an end of its own, unless an error came before."""
     log.fatal = True
-    if found[1] and isinstance(speaker, int) and not {speaker} & {*log.failures, *log.open}:
-        log.ends.setdefault(speaker, Ended(_SIGNALS[found[1]], line.at_ns, first=True))
+    if found[1] and not {speaker} & {*log.failures, *log.open}:
+        if isinstance(speaker, int):
+            log.ends.setdefault(speaker, Ended(_SIGNALS[found[1]], line.at_ns, first=True))
+        else:
+            log.failures[speaker] = [LoggedFailure("Fatal Python error", found[1])]
     return True
 
 
 _REPORTED = (
     ("absent", "monitored_barrier", "pass monitoredBarrier",
      r"Ranks? (?P<ranks>\d{1,7}(?:, \d{1,7})*) failed to pass monitoredBarrier in \d{1,12}"),
+    ("reached", "monitored_barrier", "processed ranks: ",
+     r"^Successfully processed ranks: (?P<ranks>\d{1,7}(?:, \d{1,7})*)$"),
     ("reached", "monitored_barrier", "reached monitoredBarrier",
      r"Rank (?P<rank>\d{1,7}) successfully reached monitoredBarrier"),
     ("barrier", "", "worker_count=",
@@ -474,15 +485,20 @@ def nccl(log: Log, line: LogLine, _speaker: Speaker, owner: re.Match[str]) -> bo
             dtype = _DTYPES.get(int(call[4]), f"nccl{call[4]}")
             kept.append(Called(op, int(call[2], 16), (int(call[3]),), dtype))
     elif (comm := _COMM_OF_NCCL.search(line.text)) is not None:
-        log.comms[process, comm[1]] = (int(comm[2]), int(comm[3]), comm[4] or "")
-        log.world = max(log.world, int(comm[3]))
+        rank, size, of = log.comms[process, comm[1]] = int(comm[2]), int(comm[3]), comm[4] or ""
+        log.world = max(log.world, size)
+        if line.text.endswith("Init START") and int(owner[3]) <= rank:  # else of a subgroup
+            log.begun.setdefault((size, of), set()).add(rank)
+        elif line.text.endswith("Init COMPLETE"):
+            log.begun[size, of] = {*range(size)}
     else:
         return False
     return True
 
 
 _FIELD = re.compile(
-    r"^\s{0,24}(time|host|rank|exitcode|traceback|msg)\s{0,8}: ?(?:(-?\d{1,10})\b(?!-))?(.{0,300})"
+    r"^[\s=]{0,24}(?:(time|host|rank|exitcode|traceback|msg|KILLED BY SIGNAL|EXIT CODE|Exit code)"
+    r"\s{0,8}:|(?=signal \d{1,2} \()signal) {0,4}(?:(-?\d{1,10})\b(?!-))?(.{0,300})"
 )
 _TASKS = r"srun: error: .{1,200}: tasks? (?P<ranks>[\d,-]{1,200}): "
 _FIRST_ENDS = (
@@ -490,8 +506,14 @@ _FIRST_ENDS = (
     ("Worker proc", r"Worker proc \w{1,40}-(?P<ranks>\d{1,7}) died unexpectedly"),
     ("crashed with", r"Rank (?P<ranks>\d{1,7}) crashed with exit code (?P<code>-?\d{1,6})"),
     ("MPI_ABORT", r"MPI_ABORT was invoked on rank (?P<ranks>\d{1,7})"),
-    ("Process name", r"Process name: \[\[\d{1,10},\d{1,10}\],(?P<ranks>\d{1,7})\]"),
-)
+    ("Process name", (r"Process name: \[(?:\[\d{1,10},\d{1,10}\]|[\w.-]{1,80}@\d{1,10}),"
+                      r"(?P<ranks>\d{1,7})\]")),
+    ("first noticed", (r"first noticed rank (?P<ranks>\d{1,7})\) terminated with"
+                       r" (?P<signal>signal \d{1,2})")),
+    ("rocess rank", (r"process rank (?P<ranks>\d{1,7}) with PID .{1,200} exited on"
+                     r"(?: (?P<signal>signal \d{1,2})|$)")),
+    ("RUNNING AT", r"RANK (?P<ranks>\d{1,7}) PID \d{1,10} RUNNING AT"),
+)  # fmt: skip
 """How launchers tell of an end, which end all others then."""
 _ENDS = (
     ("(exitcode: ", r"failed \(exitcode: (?P<code>-?\d{1,6})\) local_rank: (?P<local>\d{1,7})"),
@@ -503,8 +525,9 @@ _ENDS = (
     ("Global rank", (r"Global rank (?P<ranks>\d{1,7}) \(PID \d{1,10}\) exited with code"
                      r" (?P<code>-?\d{1,6})")),
     ("[Rank ", r"^\[Rank (?P<ranks>\d{1,7})\]$"),
-    ("rocess rank", (r"process rank (?P<ranks>\d{1,7}) with PID .{1,200} exited on"
-                     r" (?P<signal>signal \d{1,2})")),
+    ("died from|exited with code",
+     (r"\brank (?P<ranks>\d{1,7}) (?:died from (?P<signal>signal \d{1,2})"
+      r"|exited with code (?P<code>\d{1,3}))")),
     # These name the command of the last process that was started, whichever ended.
     ("return code", r"exits with return code = (?P<code>-?\d{1,6})"),
     ("exit status", r"returned non-zero exit status (?P<code>\d{1,3})"),
@@ -571,7 +594,8 @@ def ended(
     else:
         first = first and not any(end.first for end in log.ends.values())
         for rank in known:
-            log.ends.setdefault(rank, Ended(code, line.at_ns, first))
+            one = log.ends.setdefault(rank, Ended(code, line.at_ns, first))
+            log.entry = one if one.code is None else log.entry
     return True
 
 
@@ -587,7 +611,9 @@ def summary_field(log: Log, _line: LogLine, speaker: Speaker, found: re.Match[st
         entry.host = f"{number or ''}{rest}".strip()
     elif name == "rank" and number:
         log.ends[int(number)] = log.entry = replace(entry, rank=int(number))
-    elif name == "exitcode" and number:
+    elif name in (None, "KILLED BY SIGNAL") and number:
+        entry.code = -int(number)
+    elif name.lower().startswith("exit") and number:
         entry.code = int(number)
     elif name == "traceback" and rest.startswith("Traceback (most recent"):
         indent = found.start(1)
@@ -662,7 +688,7 @@ Form = Callable[[Log, LogLine, Speaker, re.Match[str]], bool]
 Forms = tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...]
 FOLLOWING: Forms = (
     ((" from ",), _FAILED_STACK, failed_stack),
-    ((" : ", "rank: ", "time: ", "xitcode"), _FIELD, summary_field),
+    ((" : ", "rank: ", "time: ", "xit", "EXIT", "KILLED", "signal "), _FIELD, summary_field),
 )
 """Those of lines that follow one of another form."""
 FORMS: Forms = (
@@ -692,7 +718,8 @@ FORMS: Forms = (
     *(((cue,), re.compile(one), partial(ended, first=True)) for cue, one in _FIRST_ENDS),
     *(((*cues.split("|"),), re.compile(one), ended) for cues, one in _ENDS),
     (("exception: ", "what():", "client socket", "Gloo.cpp", "Cuda failure", "shared mem", "Xid",
-      "off the bus", "bus error", "failed to listen", "Message trunc", "NCCL version"),
+      "Bootstrap Root", "off the bus", "bus error", "failed to listen", "Message trunc",
+      "NCCL version", '"message": "'),
      _NATIVE, native_error),
     (("processes registered", "anity ", "Epoch"), _CAME, came),
     (("orld size", "orld_size", "WORLD_SIZE", "processes", "MEMBER: ", "Starting with"),

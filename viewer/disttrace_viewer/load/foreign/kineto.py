@@ -19,7 +19,7 @@ import orjson
 
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.foreign.records import Records, identity
+from disttrace_viewer.load.foreign.records import Records, identity, public_name
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.trace.values import dataclass, field
 
@@ -27,33 +27,18 @@ NAME = "profile"
 MOST_BYTES = 512 << 20
 _LACKS = ("messages", "older", "position", "reduce_op", "root", "stack", "stalls", "store")
 _PARAMETERS = "record_param_comms"
+_BOTH = (
+    "allreduce", "allgather", "_allgather_base", "reduce_scatter", "broadcast", "reduce",
+    "gather", "scatter",
+)  # fmt: skip
 _NCCL = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "_allgather_base": "all_gather_into_tensor",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "all_to_all": "all_to_all_single",
-    "all_to_allv": "all_to_all_single",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "barrier": "barrier",
+    **{name: public_name(name) for name in (*_BOTH, "_reduce_scatter_base", "barrier")},
+    **dict.fromkeys(("all_to_all", "all_to_allv"), "all_to_all_single"),
 }
-_GLOO = {
-    "allreduce_": ("all_reduce", "all_reduce"),
-    "allgather_": ("all_gather", "all_gather"),
-    "_allgather_base_": ("all_gather_into_tensor", "all_gather"),
-    "reduce_scatter_": ("reduce_scatter", "reduce_scatter"),
-    "broadcast_": ("broadcast", "broadcast"),
-    "reduce_": ("reduce", "reduce"),
-    "barrier": ("barrier", "barrier"),
-    "gather_": ("gather", "gather"),
-    "scatter_": ("scatter", "scatter"),
-    "alltoall_base_": ("all_to_all_single", "all_to_all"),
-}
-"""By the operator: our name, and what a thread of gloo calls it."""
+_GLOO = {f"{name}_": public_name(name) for name in (*_BOTH, "alltoall_base")}
+_GLOO["barrier"] = "barrier"
+_OF_THREADS = {"all_gather_into_tensor": "all_gather", "all_to_all_single": "all_to_all"}
+"""What gloo's threads call otherwise."""
 _DTYPES = {
     "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16",
     "Int": "int32", "Long": "int64", "Byte": "uint8", "Char": "int8", "Bool": "bool",
@@ -196,16 +181,11 @@ def _of_nccl(one: _Profile, events: Iterable[Mapping[str, Any]], base_ns: int) -
         at_ns, kernel = _at(event, base_ns), kernels.get((name, seq))
         elements = args.get("In msg nelems")
         yield _Call(
-            group=name,
-            op=_NCCL[args["Collective name"]],
-            seq=seq if type(seq) is int and seq > 0 else None,
-            begin_ns=at_ns,
-            returned_ns=at_ns + _ns(event["dur"]),
-            end_ns=None if kernel is None else sum(kernel),
-            took_ns=None if kernel is None else kernel[1],
-            elements=elements if type(elements) is int and 0 <= elements < 1 << 60 else None,
-            dtype=_DTYPES.get(str(args.get("dtype"))),
-        )
+            name, _NCCL[args["Collective name"]], seq if type(seq) is int and seq > 0 else None,
+            at_ns, at_ns + _ns(event["dur"]), kernel and sum(kernel), kernel and kernel[1],
+            elements if type(elements) is int and 0 <= elements < 1 << 60 else None,
+            _DTYPES.get(str(args.get("dtype"))),
+        )  # fmt: skip
 
 
 def _of_gloo(
@@ -217,7 +197,7 @@ def _of_gloo(
     for event in events:
         kind, _, name = str(event.get("name")).partition("::")
         if kind == "c10d" and name in _GLOO and event.get("cat") == "cpu_op":
-            calls.append((event, *_GLOO[name]))
+            calls.append((event, op := _GLOO[name], _OF_THREADS.get(op, op)))
         elif kind.startswith("gloo:") and event.get("cat") == "user_annotation":
             done[kind.removeprefix("gloo:")].append(event)
     if not calls:
@@ -241,19 +221,9 @@ def _of_gloo(
     for seq, (event, op, kind) in enumerate(calls, 1):
         end = next(rest[kind], None) if kind in rest else None
         at_ns, sizes = _at(event, base_ns), _sizes(event if end is None else end)
-        found.append(
-            _Call(
-                group=name,
-                op=op,
-                seq=seq,
-                begin_ns=at_ns,
-                returned_ns=at_ns + _ns(event["dur"]),
-                end_ns=None if end is None else _at(end, base_ns) + _ns(end["dur"]),
-                took_ns=None,
-                elements=sizes[0],
-                dtype=sizes[1],
-            )
-        )
+        end_ns = None if end is None else _at(end, base_ns) + _ns(end["dur"])
+        returned_ns = at_ns + _ns(event["dur"])
+        found.append(_Call(name, op, seq, at_ns, returned_ns, end_ns, None, *sizes))
     return found
 
 

@@ -18,7 +18,7 @@ _STAMP = (
     r"(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?"
 )
 _PREFIX = re.compile(
-    r"\s{0,24}(?:\[rank[: ]{0,2}(?P<rank>\d{1,7})\]:? ?"
+    r"\s{0,24}(?:\[(?:rank|RANK)[: ]{0,2}(?P<rank>\d{1,7})\]:? ?"
     r"|\[default(?P<local>\d{1,7})\]:? ?"
     r"|\[[A-Za-z_]{1,40}(?P<role>\d{1,7})(?:\|(?P<other>\d{1,7}))?\]: ?"
     r"|\((?:Worker_TP(?P<shard>\d{1,4})(?:_EP\d{1,4})? |[\w.]{1,80} )?"
@@ -26,7 +26,7 @@ _PREFIX = re.compile(
     r"(?P<actor>pid=\d{1,10}(?:, ip=[\w.:]{1,40})?)\) ?"
     r"|\[pod/(?P<pod>[\w./-]{1,120})\] ?|>{1,5} ?|\[\d{1,9}\] (?=[\[ T])"
     r"|(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?"
-    r"\[(?:\d{1,7},)?(?P<horovod>\d{1,7})\]<std(?:err|out)>: ?)"
+    r"\[(?:\d{1,7},)?(?:mpirank:)?(?P<horovod>\d{1,7})(?:,[\w-]{1,40})?\]<std(?:err|out)>: ?)"
     r"|\s{0,3}(?:(?:\[[\w.]{1,80}\])?\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?:\]|\b)"
     r"\s{0,8}(?:[|:-] )?(?:[\w.]{1,80}:[\w.<>]{1,80}:\d{1,7} - )?"
     r"|(?P<host>[A-Za-z][\w.-]{0,80})(?:: | {1,20}\| | \[std(?:err|out)\] ?)"
@@ -45,11 +45,11 @@ _PREFIX = re.compile(
 """What stands before a line, one after another."""
 _TWO_WORDS = re.compile("[a-z]{1,20} [a-z]{1,20}[ ,.]")
 """So begins what has no prefix, but for a bar of progress; without this, 20 times as long."""
-_LABEL = re.compile(r"\s{0,6}(\d{1,7})(?::(?!\d\d[:.]) ?|\t|\| ?)")
-"""Of ``srun --label``, or a number of the line (``cat -n``, ``grep -n``)."""
+_LABEL = re.compile(r"\s{0,6}(?:(\d{1,7})(?::(?!\d\d[:.]) ?|\t|\| ?)|\[(\d{1,9})\] )")
+"""Of ``srun --label``, of Intel's MPI, or a number of the line (``cat -n``, ``grep -n``)."""
 _REPEATED = re.compile(r"\[repeated (\d{1,7})x across cluster\]")
 _DIGIT = re.compile("[0-9]")
-_WITHIN = re.compile(r"\[rank(\d{1,7})\]:")
+_WITHIN = re.compile(r"\[rank(?:(?=\d{1,7}\]:)|: )(\d{1,7})\]:?")
 _GLOG = re.compile(r"\[[EWIF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+)")
 LOST = re.compile(
     r"[^\w.]{0,20}(?:\.{3,9}\W{0,9}$|\.{0,5}\s?\d{0,9} (?:more )?(?:lines?|rows) "
@@ -100,7 +100,12 @@ def plain(text: str) -> list[str]:
     return lines
 
 
+_DOCKER = re.compile(r'\{"log":"([^"\\]*)\\n","stream":"\w+","time":"([^"\\]*)"\}')
+
+
 def _unwrapped(line: str) -> Sequence[str]:
+    if (plain := _DOCKER.fullmatch(line)) is not None and ":" in plain[2]:
+        return (f"{plain[2]} {plain[1]}",)
     try:
         found = orjson.loads(line) if line.startswith("{") else {}
     except orjson.JSONDecodeError:
@@ -123,6 +128,13 @@ def _prefix(text: str) -> re.Match[str] | None:
     return None if named else found
 
 
+def _label(text: str) -> re.Match[str] | None:
+    """That of a line, which may stand behind what else stands before it."""
+    while (label := _LABEL.match(text)) is None and (found := _prefix(text)) is not None:
+        text = text[found.end() :]
+    return label
+
+
 class Prefixes:
     """Takes off what stands before the lines of one file. ``labels``: whether numbers before its
     lines are ranks (``srun --label``), numbers of lines (False), or text (None).
@@ -130,28 +142,33 @@ class Prefixes:
 
     def __init__(self, head: Sequence[str], year: int) -> None:
         self._year = year
-        found = [_LABEL.match(text) for text in head if text.strip()]
-        numbers = [int(one[1]) for one in found if one is not None]
+        found = [_label(text) for text in head if text.strip()]
+        numbers = [int(one[1] or one[2]) for one in found if one is not None]
         self.labels: bool | None = None
         indents = (len(text) - len(text.lstrip(" ")) for text in head if text.strip())
         self._margin = " " * min(indents, default=0)
         if numbers and 2 * len(numbers) > len(found):
             rising = all(a < b for a, b in itertools.pairwise(numbers))
-            self.labels = not (rising and len(numbers) > 2)
+            bracketed = any(one is not None and one[2] for one in found)
+            rising = (rising and len(numbers) > 2) or (bracketed and max(numbers) > 1024)
+            self.labels = not (rising or (bracketed and len(numbers) < 4))
 
     def strip(self, text: str) -> LogLine:
         """The line without its prefixes."""
         line = LogLine(text.removeprefix(self._margin))
         if (glog := _GLOG.search(line.text)) is not None:
             line.at_ns = _unix(self._year, *map(int, glog.groups()[:5]), part=glog[6])
-        if self.labels is not None and (label := _LABEL.match(line.text)) is not None:
-            line.text = line.text[label.end() :]
-            line.rank = int(label[1]) if self.labels else None
+        labelled = self.labels is None
         for _ in range(_MOST):
-            found = _prefix(line.text)
+            label = None if labelled else _LABEL.match(line.text)
+            found = label or _prefix(line.text)
             if found is None:
                 break
-            self._take(line, found)
+            if label is None:
+                self._take(line, found)
+            else:
+                labelled = True
+                line.rank = int(label[1] or label[2]) if self.labels else line.rank
             line.text = line.text[found.end() :]
         if line.rank is None and (within := _WITHIN.search(line.text)) is not None:
             line.rank = int(within[1])
@@ -206,20 +223,29 @@ def unix(text: str) -> int:
 _GOES_ON = re.compile(r"[a-z0-9 ,.;:)_\]]")
 
 
-def width(lines: Sequence[str]) -> int | None:
-    """The column at which lines were wrapped (most that fill it end in a word), or None."""
+def width(lines: Sequence[str]) -> tuple[int, int] | None:
+    """The column at which lines were wrapped (most that fill it end in a word), and that at which
+    they go on, behind what stands before all of them; or None.
+    """
     longest = max(map(len, lines), default=0)
     if not 60 <= longest <= _WIDEST:
         return None
-    after = [(a, b) for a, b in itertools.pairwise(lines) if len(a) >= longest - 1]
+    texts, start = [text for text in lines if text.strip()], 0
+    while found := _prefix(texts[0][start:]):
+        if not all(text.startswith(texts[0][: start + found.end()]) for text in texts):
+            break
+        start += found.end()
+    lines = [text[start:] for text in lines]
+    after = [(a, b) for a, b in itertools.pairwise(lines) if len(a) >= longest - start - 1]
     going_on = [b for a, b in after if _GOES_ON.match(b) and not _begins(a, b)]
     most = max(1, len(lines) // 50)
-    return longest if len(after) > most and 2 * len(going_on) > len(after) else None
+    wrapped = len(after) > most and 2 * len(going_on) > len(after)
+    return (longest, start) if wrapped else None
 
 
 def _begins(before: str, line: str) -> bool:
     """Whether a line is not what another one goes on in: it begins as that, or as lines do."""
-    if before[:4] == line[:4]:
+    if before[:4] == line[:4] or before[-4:] in ("----", "===="):
         return True
     if _TWO_WORDS.match(line) is not None and "%|" not in line:
         return False
@@ -227,13 +253,14 @@ def _begins(before: str, line: str) -> bool:
     return labelled is not None or line.startswith(("Traceback", "  File "))
 
 
-def joined(lines: Iterable[str], width: int) -> list[str]:
+def joined(lines: Iterable[str], width: int, start: int) -> list[str]:
     """Lines put together where one fills ``width``; a space at its end may be lost."""
     found: list[str] = []
     last = ""
     for line in lines:
-        if len(last) >= width - 1 and found and not _begins(found[-1], line):
-            found[-1] += line if len(last) == width else f" {line}"
+        more = line[start:]
+        if len(last) >= width - 1 and found and not _begins(found[-1][start:], more):
+            found[-1] += more if len(last) == width else f" {more}"
         else:
             found.append(line)
         last = line

@@ -41,17 +41,18 @@ _TROUBLE = (
     "error", "fail", "time out", "timed out", "timeout", "time-out", "warn", "abort", "kill",
     "signal", "exception", "terminat", "cancel", "died", "missing", "stall",
 )  # fmt: skip
-_OF_STACKS = ('File "', "ecent call first")
+_OF_STACKS = ('File "', "ecent call first", "Timeout (")
 _CUES = (
     "Traceback", "Error", "Exception", "Interrupt", "above exception", "ProcessGroupNCCL.cpp:",
     *sorted({cue for cues, *_ in forms.FORMS for cue in cues}),
 )  # fmt: skip
 """Words of which a line has one that begins anything."""
-_DUMPED = re.compile(
-    r"Process \d{1,18}: |Thread \w{1,40} \((?:active|idle)"
-    r"|^    [^\s()][^()]{0,250} \([^()]{1,250}:\d{1,9}\)\s*$"
+_STACKS = (
+    re.compile(r"Process \d+: |Thread \w+ \((?:active|idle)|^    [^\s()][^()]* \([^()]+:\d+\)\s*$"),
+    py_spy.HEADING,
 )
-"""Of stacks of py-spy that stand within a log."""
+"""Of stacks of py-spy that stand within a log; one of both would take ten times as long."""
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\)(?:: \(RANK (\d{1,7})\))?")
 _FRAME = re.compile(r'\s{0,32}File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,300})')
 _BOX = re.compile(r"[│|] (.{10,250}?) [│|]\s*$")
 _BOXED = re.compile(r"(/[^:]{1,250}):(\d{1,9}) in (\S{1,300})")
@@ -92,10 +93,10 @@ def recognises(path: str, head: bytes) -> bool:
 def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     """One process per rank of which the logs tell something."""
     log, read_paths = Log(), _of_the_last_attempt(paths, problems)
-    first = _first_ranks(read_paths)
+    first, named = _first_ranks(read_paths), _by_names(read_paths)
     for path in read_paths:
         place, base = _torchrun(path), first[_host(path)]
-        own = None if place is None or base is None else base + place[1]
+        own = named.get(path) if place is None or base is None else base + place[1]
         try:
             if path.endswith("error.json"):
                 _error_file(log, path, own)
@@ -122,9 +123,21 @@ def _host(path: str) -> str:
     return path if _torchrun(path) is None else path.rsplit("/", 3)[0]
 
 
+_OF_NAME = re.compile(r"(?i)(?:.*[^a-z/])?rank[_=-]?(\d{1,7})(?:[._-][^/]*)?")
+
+
+def _by_names(paths: Sequence[str]) -> dict[str, int]:
+    """Ranks by names of files, of which there are several (it may be that of a LoRA)."""
+    names = {path: _OF_NAME.fullmatch(path.rpartition("/")[2]) for path in paths}
+    found = {path: int(name[1]) for path, name in names.items() if name is not None}
+    return found if 1 < len({*found.values()}) > max(found.values()) // 2 else {}
+
+
 _BOTH = re.compile(rb"\[[A-Za-z_]{1,40}(\d{1,7})\]: ?\[rank(\d{1,7})\]")
 _OF_SUMMARY = re.compile(rb"rank {0,8}: (\d{1,7}) \(local_rank: (\d{1,7})\)")
 _GLOBAL = re.compile(rb"\[rank(\d{1,7})\]:")
+_LOCAL = re.compile(rb"(?m)^.{0,99}?\[default(\d{1,7})\]:")
+_WORLD = re.compile(rb"(?i)world[_ ]size['\"]?(?: of)?[\s=:]{0,3}(\d{1,7})\b")
 _ENDS = 256 << 10
 
 
@@ -133,6 +146,7 @@ def _first_ranks(paths: Sequence[str]) -> dict[str, int | None]:
     None where they tell several, or none while there are other hosts.
     """
     found: dict[str, set[int]] = {}
+    locals_, worlds = set[int](), {1}
     for path in paths:
         of, place = found.setdefault(_host(path), set()), _torchrun(path)
         try:
@@ -144,7 +158,10 @@ def _first_ranks(paths: Sequence[str]) -> dict[str, int | None]:
             of |= {int(rank) - place[1] for rank in _GLOBAL.findall(text)}
         of |= {int(rank) - int(local) for local, rank in _BOTH.findall(text)}
         of |= {int(rank) - int(local) for rank, local in _OF_SUMMARY.findall(text)}
-    alone = len(found) == 1
+        locals_ |= {*map(int, _LOCAL.findall(text))}
+        worlds |= {*map(int, _WORLD.findall(text))}
+    several = 1 < len(locals_) == max(locals_) + 1 < max(worlds)
+    alone = len(found) == 1 and not (several and max(worlds) % len(locals_) == 0)
     return {
         host: next(iter(of)) if len(of) == 1 else 0 if alone and not of else None
         for host, of in found.items()
@@ -201,18 +218,20 @@ def _marks(lines: Sequence[str]) -> Iterator[tuple[bool, bool, bool, bool]]:
         import polars as pl
     except ImportError:
         for one in lines:
-            stack = _DUMPED.search(one) is not None or any(map(one.__contains__, _OF_STACKS))
+            stack = any(word in one for word in _OF_STACKS) or any(f.search(one) for f in _STACKS)
             told = stack or any(map(one.__contains__, _CUES)) or bool(texts.LOST.match(one))
             yield told, stack, any(map(one.lower().__contains__, _TROUBLE)), True
         return
     column = pl.Series(lines)
-    stacks = column.str.contains(_DUMPED.pattern) | column.str.contains_any([*_OF_STACKS])
+    stacks = column.str.contains_any([*_OF_STACKS])
+    for form in _STACKS:
+        stacks |= column.str.contains(form.pattern)
     begins = column.str.contains_any([*_CUES]) | stacks
     begins |= column.str.contains(f"^(?:{texts.LOST.pattern})")
     troubled = column.str.contains_any([*_TROUBLE], ascii_case_insensitive=True)
     fresh = column.str.head(_HEAD).is_first_distinct()
     masks = (begins, stacks, troubled, begins | troubled | fresh)
-    yield from zip(*(one.to_list() for one in masks), strict=True)
+    yield from zip(*(mask.to_list() for mask in masks), strict=True)
 
 
 def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
@@ -229,7 +248,7 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
         if prefixes is None:
             prefixes, width = Prefixes(piece[:200], year), texts.width(piece[:5000])
         log.lines += len(piece)
-        lines = texts.joined(piece, width) if width else piece
+        lines = texts.joined(piece, *width) if width else piece
         for raw, (look, of_stack, trouble, any_of_it) in zip(lines, _marks(lines), strict=True):
             waits = reader.waits
             if not (any_of_it or waits):
@@ -254,7 +273,7 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
                 shape = raw[:_LONGEST].encode(*_ODD).translate(_DIGITS)
                 if shape in strange or len(strange) < _MOST_STRANGE:
                     strange[shape] += 1
-            elif raw[:_HEAD] not in seen and len(seen) < 4096:
+            if raw[:_HEAD] not in seen and len(seen) < 4096:
                 seen.add(raw[:_HEAD])
                 reader.rank(prefixes.strip(raw))
     for shape, count in strange.items():
@@ -275,6 +294,7 @@ class _LogReader:
     def __init__(self, log: Log, path: str, own: int | None, first: int | None) -> None:
         self.log, self.own, self._first = log, own, first
         self._path = path
+        self._by = "" if own is not None or _torchrun(path) is None else path
         self._chained: set[Speaker] = set()
         self._torn: LogLine | None = None
         self.waits = False
@@ -311,7 +331,7 @@ class _LogReader:
             line = torn
         rank = self.rank(line)
         self._torn = None
-        speaker: Speaker = line.by if rank is None else rank
+        speaker: Speaker = (line.by or self._by) if rank is None else rank
         log.deduplicated |= line.times > 1
         if line.bar:
             forms.came(log)
@@ -330,20 +350,21 @@ class _LogReader:
         if text.startswith(_CHAINED):
             self._chained.add(speaker)
             return True
-        if "Traceback (most recent call last)" in text:
-            log.open[speaker] = LoggedFailure(
-                at_ns=line.at_ns, indent=len(text) - len(text.lstrip())
-            )
+        if (begin := _TRACEBACK.search(text)) is not None:
+            indent, of = begin.start(), whole(begin[1] or "")
+            log.open[speaker] = LoggedFailure(at_ns=line.at_ns, indent=indent, of=of)
             return True
         current = log.open.get(speaker)
         if current is None:
             return self._alone(line)
+        if _FRAME.match(text):
+            current.indent = min(current.indent, max(0, len(text) - len(text.lstrip()) - 2))
         text = text[current.indent :]
         if frame := _FRAME.match(text):
             current.frames.insert(0, (frame[1], int(frame[2]), frame[3]))
             return True
         if (box := _BOX.search(line.text)) is not None:
-            current.torn += box[1].strip()
+            current.torn, current.indent = current.torn + box[1].strip(), 0
             if frame := _BOXED.fullmatch(current.torn):
                 current.frames.insert(0, (frame[1], int(frame[2]), frame[3]))
             if frame or not box[1].strip():
@@ -495,8 +516,8 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
         log.report("failed", type=failure.type, text=failure.text[:1000],
                    frames=failure.frames[:16])  # fmt: skip
     stacks = {one.rank: one for one in log.dumped if one.rank is not None and not log.fatal}
-    nameless = [] if log.fatal or log.ranks - {*echoes} else _nameless(log, path)
-    if not (own or killed or log.called or stacks):
+    nameless = [] if log.fatal or log.ranks - {*echoes, *log.ends} else _nameless(log, path)
+    if not (own or killed or log.called or stacks or len(nameless) > 1):
         _report_ends(log, {*reported, *echoes, *(rank for rank, _ in log.stuck)})
     parted = _parted_calls(log)
     waits = any(one.work for groups in reported.values() for one in groups.values())
@@ -518,6 +539,15 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
         elif passed and not any(_waited(one) for one in echoes.values()):
             text = f"{passed[0].type}: {passed[0].text}"[:300]
             log.report("lost", ranks=sorted(echoes), text=text, **peers)
+    if not (own or killed or reported or log.called):
+        largest = max((size for _, size, _ in log.comms.values()), default=0)
+        for (size, _), begun in log.begun.items():
+            # Who is of no host whose lines are here may have come: hosts have equally many ranks.
+            odd = size % (max(begun) - min(begun) + 1)
+            missing = [r for r in range(size) if odd or min(begun) < r < max(begun)]
+            missing = sorted({*missing} - begun) if size == largest else []
+            if len(begun) < size:
+                log.report("begun", came=sorted(begun), missing=missing, world=size)
     known = [*zip(*((c.op, c.shape, c.dtype) for c in log.called.values()), strict=True)]
     if log.called and all(len({*column} - {None}) < 2 for column in known):
         op = next(iter(log.called.values())).op
@@ -530,6 +560,7 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
         concerned |= {row["rank"] for r in reports for row in r.get("of", ())}
     concerned |= {rank for r in reports for rank, *_ in r.get("others", ())}
     absent = {rank for r in reports if r["kind"] == "absent" for rank in r["ranks"]}
+    concerned |= {rank for r in reports for rank in r.get("came", ())}
     ranks = {*reported, *own, *killed, *log.called, *parted, *concerned}
     world = max([*log.ranks, *ranks, *echoes, *absent, -1]) + 1
     world = max(world, log.world, log.whole or 0)
@@ -838,15 +869,9 @@ def _parted_at(parted: Mapping[int, Sequence[Called]]) -> int:
 
 
 def _operation(
-    records: Records,
-    group: int,
-    one: InGroup,
-    at_ns: int,
-    before_ns: int,
-    *,
-    counted: bool,
+    records: Records, group: int, one: InGroup, at_ns: int, before_ns: int, *, counted: bool,
     frames: Sequence[tuple[str, int, str]],
-) -> None:
+) -> None:  # fmt: skip
     """What the rank was in; only counts where it did not time out itself."""
     work, enqueued = one.work, one.enqueued
     stuck = work.seq if work is not None else None

@@ -31,15 +31,10 @@ _APART_NS = 1_000_000_000
 """Outputs that are less apart may be copies with the times of copying."""
 LACKS = (*COUNTS_LACK, "order")
 OPS = {
-    "AllReduce": "all_reduce",
-    "AllGather": "all_gather_into_tensor",
-    "ReduceScatter": "reduce_scatter_tensor",
-    "Broadcast": "broadcast",
-    "Reduce": "reduce",
-    "AlltoAll": "all_to_all_single",
-    "Gather": "gather",
-    "Scatter": "scatter",
-}
+    "AllReduce": "all_reduce", "AllGather": "all_gather_into_tensor",
+    "ReduceScatter": "reduce_scatter_tensor", "AlltoAll": "all_to_all_single",
+    **{name: name.lower() for name in ("Broadcast", "Reduce", "Gather", "Scatter")},
+}  # fmt: skip
 """NCCL's names of collectives, as those of torch's public functions."""
 _PART = re.compile(r"^#\d+-\d+ \((\w+)\) ([A-Z]+)$")
 _KIND = re.compile(r"Communicator ranks have different (\w+) operation counts")

@@ -16,6 +16,9 @@ import struct
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
 
+_BROKEN = (
+    pickle.PickleError, EOFError, ValueError, LookupError, TypeError, AttributeError, struct.error
+)  # fmt: skip
 MOST_TEXT = 64 << 10
 """Bytes of a string."""
 MOST_VALUES = 4 << 20
@@ -81,15 +84,7 @@ class _BoundedUnpickler(pickle._Unpickler):
             return self.load()
         except (Refused, Torn):
             raise
-        except (
-            pickle.PickleError,
-            EOFError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            struct.error,
-        ) as error:
+        except _BROKEN as error:
             if self._data.tell() >= self._size:
                 raise Torn from error
             raise Refused("is no pickle") from error

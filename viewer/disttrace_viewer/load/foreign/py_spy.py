@@ -49,7 +49,7 @@ _SHARDS = re.compile(r"(^|[/\\])deepspeed[/\\]runtime[/\\]zero[/\\]")
 _TORCH = re.compile(r"(^|[/\\])torch[/\\]|[/\\]lib(64)?[/\\]python3[^/\\]*[/\\](?!(site|dist)-)")
 _LIBRARY = re.compile(
     r"(^|[/\\])(torch|torchvision|lightning|accelerate)[/\\]|[/\\](site|dist)-packages[/\\]"
-    r"|^(deepspeed|transformers|pytorch_lightning)[/\\]"
+    r"|^(deepspeed|transformers|pytorch_lightning|triton|datasets|numpy|pandas|PIL|peft|trl)[/\\]"
 )
 _MAY_WAIT = re.compile(
     r"(^|[/\\])torch[/\\](autograd|nn[/\\]parallel|_ops|_functional_collectives"
@@ -158,13 +158,9 @@ def frames_of(process: DumpedProcess) -> tuple[Frame, ...]:
 
 
 def translated(
-    samples: Sequence[ProcessSample],
-    *,
-    kind: str = NAME,
-    world: int = 0,
-    whole: int | None = None,
-    reports: Sequence[Mapping[str, Any]] = (),
-) -> Iterator[Files]:
+    samples: Sequence[ProcessSample], *, kind: str = NAME, world: int = 0,
+    whole: int | None = None, reports: Sequence[Mapping[str, Any]] = (),
+) -> Iterator[Files]:  # fmt: skip
     """Journals of a job's ranks, of which there are at least ``world``, or exactly ``whole``."""
     if not samples:
         return
@@ -326,23 +322,15 @@ def local_rank(sample: ProcessSample) -> int | None:
 
 
 def _journal(
-    job: _Job,
-    sample: ProcessSample,
-    rank: int,
-    call: StackCall | None,
-    *,
-    runs: bool,
+    job: _Job, sample: ProcessSample, rank: int, call: StackCall | None, *, runs: bool,
     together: bool,
-) -> Files:
+) -> Files:  # fmt: skip
     now, waited_ns = job.now, sample.waited_ns or UNKNOWN_NS
     lacks = {*LACKS, *(() if sample.waited_ns else ("since",))}
     lacks |= {"rank"} if is_guessed(sample) else set()
     lacks |= set() if sample.frames else {"position"}
     records = Records(
-        identity(job.kind, sample.path, sample.pid, rank),
-        rank=rank,
-        world=job.world,
-        job=NAME,
+        identity(job.kind, sample.path, sample.pid, rank), rank=rank, world=job.world, job=NAME,
         clock=identity(NAME, os.path.dirname(sample.path)),
         base_ns=now - waited_ns - 1_000_000_000,
         source={"kind": job.kind, "lacks": sorted(lacks), "cut_ns": now,
@@ -379,6 +367,11 @@ _BEGIN = re.compile(
     r"|(?P<again>Timeout \(.{1,40}\)!|Fatal Python error: .*)"
     r"|(?:Attaching to process|\[New process) (?P<attached>\d{1,18}).{0,100}"
 )
+HEADING = re.compile(
+    r"^ {0,4}(?:[=#*-]+\s*(?:global )?[Rr]ank[ :=_]{0,2}(\d{1,7})\b[^\[\]]*"
+    r"|[Rr]ank[ :=_]{0,2}(\d{1,7})\W*)$"
+)
+"""What a person writes before the stack of a rank."""
 _LOCAL_RANK = re.compile(
     r"(?:--local[-_]rank[= ]|sglang::scheduler_TP|Worker_TP)(\d{1,7})(?:_EP\d{1,4})?\b"
 )
@@ -425,8 +418,9 @@ def is_of_rank(files: Sequence[str]) -> bool:
 def _begins(text: str) -> bool:
     """Whether a file whose first lines these are begins with a stack."""
     lines = [line for line in text.splitlines() if line.strip()]
-    found = [Prefixes(lines[:50], 1970).strip(line).text.rstrip() for line in lines[:1]]
-    return any(_BEGIN.fullmatch(line) for line in found)
+    found = [Prefixes(lines[:50], 1970).strip(line).text.rstrip() for line in lines[:2]]
+    first = found[1:] if found and HEADING.fullmatch(found[0]) else found[:1]
+    return any(_BEGIN.fullmatch(one) and not one.startswith("Fatal") for one in first)
 
 
 def _processes(data: bytes, number: int = 0, first: int | None = 0) -> list[DumpedProcess]:
@@ -470,11 +464,16 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProces
     prefixes = Prefixes(lines[:200], 1970)
     found: dict[object, list[DumpedProcess]] = {}
     native: dict[object, int] = {}
+    headed: int | None = None
     for raw in lines:
         line = prefixes.strip(raw)
         rank = line.rank
         if rank is None and line.local is not None and first is not None:
             rank = first + line.local
+        if (heading := HEADING.fullmatch(line.text)) is not None:
+            headed = int(heading[1] or heading[2])
+            continue
+        rank = headed if rank is None else rank
         key: object = (line.by, line.local) if rank is None else rank
         own = found.setdefault(key, [])
         text = line.text
@@ -489,7 +488,7 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProces
             known = rank if given is None or first is None else first + int(given[1])
             own.append(DumpedProcess(int(pid), known))
         elif not own or begin["again"]:
-            if begin["again"] and own and own[-1].threads:
+            if begin["again"] and own and own[-1].threads and not (rank is None is not line.local):
                 own.pop()  # the newest of several looks
             own.append(DumpedProcess(number, rank))
         if begin["lwp"]:

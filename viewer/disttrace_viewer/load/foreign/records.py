@@ -22,17 +22,12 @@ COUNTS_LACK = (
 )
 """What numbers of collectives do not tell."""
 _PUBLIC = {
-    "_all_gather_base": "all_gather_into_tensor",
-    "_allgather_base": "all_gather_into_tensor",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "all_reduce_barrier": "barrier",
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all_single",
+    "_all_gather_base": "all_gather_into_tensor", "_allgather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor", "all_reduce_barrier": "barrier",
+    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all", "alltoall_base": "all_to_all_single",
     "_alltoall_base": "all_to_all_single",
-}
+}  # fmt: skip
 """torch's names of kernels, and of operation types, as those of its public functions."""
 Frames = Sequence[tuple[str, int, str]]
 """(file, line, function), innermost first."""
@@ -53,16 +48,9 @@ class Records:
     """The journal of one rank. Those of one ``clock`` begin at ``base_ns`` (unix) together."""
 
     def __init__(
-        self,
-        process: str,
-        *,
-        rank: int | None,
-        world: int,
-        job: str,
-        clock: str,
-        base_ns: int,
+        self, process: str, *, rank: int | None, world: int, job: str, clock: str, base_ns: int,
         source: Mapping[str, Any],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._rank, self._base_ns = rank, base_ns
         self._definitions: list[bytes] = []
         self._lines: list[bytes] = []
@@ -85,29 +73,17 @@ class Records:
         self._definitions.append(orjson.dumps(with_ranges({"def": kind, **_given(fields)})))
 
     def group(
-        self,
-        number: int,
-        name: str,
-        ranks: Sequence[int],
-        *,
-        desc: str = "",
-        backends: Mapping[str, str] | None = None,
-        default: bool = False,
-        partial: bool = False,
-    ) -> None:
+        self, number: int, name: str, ranks: Sequence[int], *, desc: str = "",
+        backends: Mapping[str, str] | None = None, default: bool = False, partial: bool = False,
+    ) -> None:  # fmt: skip
         """A group with this rank in it; ``partial``: it may have more members than ``ranks``."""
         whole = isinstance(ranks, range) and len(ranks) > 2
         self.define(
-            "group",
-            n=number,
-            name=name,
-            desc=desc or None,
-            backends=backends,
+            "group", n=number, name=name, desc=desc or None, backends=backends,
             ranks=[{"from": ranks[0], "to": ranks[-1]}] if whole else list(ranks) or None,
             rank=ranks.index(self._rank) if ranks and self._rank is not None else None,
-            default=default or None,
-            partial=partial or None,
-        )
+            default=default or None, partial=partial or None,
+        )  # fmt: skip
 
     def t(self, at_ns: int) -> int:
         """A unix time as the journal counts it."""
