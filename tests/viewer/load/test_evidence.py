@@ -249,6 +249,7 @@ STATED = {
     "native_error": ("gloo's time-outs", "gloo's time-outs"),
     "ended": ("ends by launchers", "ends by torchrun"),
     "ended_from_outside": ("ends by launchers", "ends by torchrun"),
+    "restarted": ("ends by launchers", "ends by torchrun"),
     "summary": ("ends by launchers", "ends by torchrun"),
     "summary_field": ("ends by launchers", "ends by torchrun"),
     "announced": ("our own", "lines of disttrace itself"),

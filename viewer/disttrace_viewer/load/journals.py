@@ -103,13 +103,10 @@ def open_journal(files: Files, problems: Problems) -> Journal | None:
     if identity is None and head is not None:
         _name_undefined(files, definitions, problems)
     return Journal(
-        id=identity or named,
-        files=files,
-        definitions=definitions,
-        from_name=from_name,
+        identity or named, files=files, definitions=definitions, from_name=from_name,
         modified_ns=max(map(modified_ns, _own(files, definitions))),
         head_t=head.get("t") if head else None,
-    )
+    )  # fmt: skip
 
 
 def _own(files: Files, definitions: Definitions) -> tuple[str, ...]:

@@ -169,16 +169,15 @@ def _unmarked(keyed: pl.DataFrame) -> pl.DataFrame:
     return keyed.with_columns(k=pl.when(key.str.starts_with(LIST_MARK)).then(shown).otherwise(key))
 
 
+def _rows(data: bytes, name: str) -> pl.DataFrame:
+    schema = {name: pl.String}
+    return pl.read_csv(data, separator="\x01", quote_char=None, has_header=False, schema=schema)
+
+
 def _lines(data: bytes, parts: list[Slice]) -> pl.DataFrame:
     count = sum(part.text.lines for part in parts)
     try:
-        lines = pl.read_csv(
-            data,
-            separator="\x01",
-            quote_char=None,
-            has_header=False,
-            schema={"l": pl.String},
-        )
+        lines = _rows(data, "l")
     except pl.exceptions.PolarsError:
         lines = pl.DataFrame(schema={"l": pl.String})
     if lines.height != count:
@@ -311,13 +310,7 @@ Fields = Mapping[str, pl.DataType]
 def shapes_of(data: bytes, count: int) -> pl.Series | None:
     """Each of ``count`` lines without its digits; None where they are not as many."""
     try:
-        found = pl.read_csv(
-            data.translate(None, _DIGITS),
-            separator="\x01",
-            quote_char=None,
-            has_header=False,
-            schema={"shape": pl.String},
-        )["shape"]
+        found = _rows(data.translate(None, _DIGITS), "shape")["shape"]
     except pl.exceptions.PolarsError:
         return None
     # A line of digits alone has no shape, which CSV reads as null.
@@ -374,11 +367,8 @@ def _numbers(data: bytes, most: int) -> pl.DataFrame | None:
     names = [f"column_{place}" for place in range(most)]
     try:
         return pl.read_csv(
-            ",".join(names).encode() + b"\n" + data.translate(None, _NAMES),
-            quote_char=None,
-            schema=dict.fromkeys(names, pl.Int64),
-            truncate_ragged_lines=True,
-            ignore_errors=True,
-        )
+            ",".join(names).encode() + b"\n" + data.translate(None, _NAMES), quote_char=None,
+            schema=dict.fromkeys(names, pl.Int64), truncate_ragged_lines=True, ignore_errors=True,
+        )  # fmt: skip
     except pl.exceptions.PolarsError:
         return None

@@ -62,20 +62,12 @@ class Translating:
         # What they hold is all that is known of how long it lasted: files are copied.
         self.cut_ns = of.asked_ns or of.newest_ns or dump.modified_ns
         self.records = Records(
-            identity(NAME, os.path.abspath(dump.path), rank),
-            rank=rank,
-            world=of.world,
-            job=os.path.basename(os.path.abspath(folder)) or "dumps",
-            clock=clock,
+            identity(NAME, os.path.abspath(dump.path), rank), rank=rank, world=of.world,
+            job=os.path.basename(os.path.abspath(folder)) or "dumps", clock=clock,
             base_ns=of.base_ns,
-            source={
-                "kind": self.kind,
-                "version": dump.version,
-                "lacks": sorted(self.lacks()),
-                "cut_ns": of.asked_ns,
-                "lost": dump.lost,
-            },
-        )
+            source={"kind": self.kind, "version": dump.version, "lacks": sorted(self.lacks()),
+                    "cut_ns": of.asked_ns, "lost": dump.lost},
+        )  # fmt: skip
         self.groups: dict[tuple[str, str], int] = {}
         self.threads: dict[str, int] = {}
         self.sent: dict[tuple[object, ...], int] = {}

@@ -134,6 +134,10 @@ class Log:
     stacks: dict[int, list[tuple[str, int, str]]] = field(default_factory=dict)
     """Of collectives that timed out, as the watchdog of a rank printed them."""
     failures: dict[Speaker, list[LoggedFailure]] = field(default_factory=dict)
+    caught: dict[int, list[LoggedFailure]] = field(default_factory=dict)
+    """Those after which ranks went on."""
+    earlier: dict[Speaker, list[LoggedFailure]] = field(default_factory=dict)
+    """Those of attempts before the last one."""
     bare: list[LoggedFailure] = field(default_factory=list)
     """Last lines of tracebacks, without the others and without a rank."""
     open: dict[Speaker, LoggedFailure] = field(default_factory=dict)
@@ -568,6 +572,12 @@ def summary(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -
     return True
 
 
+def restarted(log: Log, *_: object) -> bool:
+    """What torchrun tells before it starts all ranks anew."""
+    log.earlier, log.failures = {**log.earlier, **log.failures}, {}
+    return True
+
+
 def ended_from_outside(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
     """A signal that a launcher got itself."""
     number, name, slurm = found.groups()
@@ -713,6 +723,7 @@ FORMS: Forms = (
      _PEER, lost_peer),
     (("opCount ", "comm 0x"), _OWNER, nccl),
     (("Root Cause", "ailures:"), re.compile("Root Cause|Failures:"), summary),
+    (("will restart",), re.compile("will restart worker group"), restarted),
     (("death signal", "got signal", "received SIG", "Received Signals", "CANCELLED"),
      _OUTSIDE, ended_from_outside),
     *(((cue,), re.compile(one), partial(ended, first=True)) for cue, one in _FIRST_ENDS),

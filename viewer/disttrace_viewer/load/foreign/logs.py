@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import re
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -74,6 +74,7 @@ _MOST_STRANGE = 10_000
 _ODD = ("utf-8", "surrogateescape")
 _HEAD = 12
 """Letters of a line that tell whether an earlier one was printed by the same rank."""
+_RECENT, _WENT_ON = 2000, 3
 _PATIENCE = 500
 """Lines without a word of what has begun, by which it has ended."""
 _LONGEST = 2000
@@ -191,8 +192,12 @@ def _silence(log: Log) -> str:
         trouble = f"{of}, most often {most}"
     else:
         trouble = f"{plural(log.lines, 'line')}, none of trouble"
+    if log.statements:
+        trouble = "its watchdogs tell ranks of subgroups, and no global ones"
     if log.outside:
         trouble = f"its launcher got {log.outside} from outside, and ended its ranks; {trouble}"
+    for rank, found in [*log.caught.items()][:1]:
+        trouble += f"; rank {rank} went on after {found[0].type}: {found[0].text[:200]}"
     return f"does not tell why it ended: {trouble}."
 
 
@@ -242,7 +247,8 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
     seen: set[str] = set()
     nothing: set[bytes] = set()
     strange: Counter[bytes] = Counter()
-    reader = _LogReader(log, path, own, first)
+    before: deque[str] = deque(maxlen=_RECENT)
+    reader = _LogReader(log, path, own, first, before)
     dumped: list[str] = []
     for piece in _pieces(path):
         if prefixes is None:
@@ -251,6 +257,9 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
         lines = texts.joined(piece, *width) if width else piece
         for raw, (look, of_stack, trouble, any_of_it) in zip(lines, _marks(lines), strict=True):
             waits = reader.waits
+            before.append(raw)
+            if reader.failed and not (look or waits):
+                reader.goes_on(raw, prefixes)
             if not (any_of_it or waits):
                 continue
             if look or waits:
@@ -263,14 +272,14 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
                     dumped.append(raw)
                     waits = True
                 # A line that differs by numbers alone from one that told nothing tells nothing.
-                shape = raw.encode(*_ODD).translate(_DIGITS)
+                shape = _shape(raw)
                 if waits or shape not in nothing:
                     if reader.take(prefixes.strip(raw)) or of_stack:
                         continue
                     if not (waits or reader.waits) and len(nothing) < _MOST_STRANGE:
                         nothing.add(shape)
             if trouble:
-                shape = raw[:_LONGEST].encode(*_ODD).translate(_DIGITS)
+                shape = _shape(raw[:_LONGEST])
                 if shape in strange or len(strange) < _MOST_STRANGE:
                     strange[shape] += 1
             if raw[:_HEAD] not in seen and len(seen) < 4096:
@@ -288,11 +297,23 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
             log.dumped.append(replace(one, rank=own) if one.rank is None else one)
 
 
+def _shape(raw: str) -> bytes:
+    """A line but for its digits."""
+    return raw.encode(*_ODD).translate(_DIGITS)
+
+
 class _LogReader:
     """Takes the lines of one file."""
 
-    def __init__(self, log: Log, path: str, own: int | None, first: int | None) -> None:
-        self.log, self.own, self._first = log, own, first
+    def __init__(
+        self, log: Log, path: str, own: int | None, first: int | None, before: deque[str]
+    ) -> None:
+        self.log, self.own, self._first, self._before = log, own, first, before
+        self.failed: dict[int, int] = {}
+        """Ranks with an exception, and how many lines as of before it came after it."""
+        self._life: frozenset[bytes] = frozenset()
+        """Shapes of lines before the first exception."""
+        self._ignored: set[Speaker] = set()
         self._path = path
         self._by = "" if own is not None or _torchrun(path) is None else path
         self._chained: set[Speaker] = set()
@@ -311,6 +332,16 @@ class _LogReader:
         if line.rank is not None:
             self.log.ranks.add(line.rank)
         return line.rank
+
+    def goes_on(self, raw: str, prefixes: Prefixes) -> None:
+        """An exception after which a rank prints what it printed before was caught."""
+        if _shape(raw) in self._life and "%|" not in raw:
+            line = prefixes.strip(raw)
+            if (rank := self.rank(line)) in self.failed and re.search("[0-9]", line.text):
+                self.failed[rank] += 1
+                if self.failed[rank] == _WENT_ON:
+                    del self.failed[rank]
+                    self.log.caught[rank] = self.log.failures.pop(rank, [LoggedFailure()])
 
     def take(self, line: LogLine) -> bool:
         """Whether a line tells anything."""
@@ -349,6 +380,9 @@ class _LogReader:
         log, text = self.log, line.text
         if text.startswith(_CHAINED):
             self._chained.add(speaker)
+            return True
+        if text.startswith("Exception ignored in"):
+            self._ignored.add(speaker)
             return True
         if (begin := _TRACEBACK.search(text)) is not None:
             indent, of = begin.start(), whole(begin[1] or "")
@@ -395,6 +429,9 @@ class _LogReader:
 
     def _close(self, speaker: Speaker, failure: LoggedFailure) -> None:
         log = self.log
+        if speaker in self._ignored:
+            self._ignored.discard(speaker)
+            return
         if failure.of is not None:
             speaker = failure.of
         elif isinstance(speaker, str) and isinstance(log.last, int):
@@ -410,6 +447,8 @@ class _LogReader:
             found.clear()
         if isinstance(speaker, int):
             log.ranks.add(speaker)
+            self._life = self._life or frozenset(map(_shape, self._before))
+            self.failed[speaker] = 0
         found.append(failure)
 
 
@@ -502,8 +541,13 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
             log.stuck, log.dumped, log.calls)):  # fmt: skip
         forms.came(log)
     reported, uncounted = _reported(log.statements)
+    if not (log.failures or log.statements):
+        log.failures = log.earlier
     own, echoes, unnamed = _sides(log)
     killed = _killed(log)
+    for rank, found in log.caught.items():  # unless it was its buffer that came late
+        if rank not in reported and (echoes or reported or rank in log.ends):
+            own.setdefault(rank, found[0])
     if log.called:
         for rank in log.called:
             echoes.pop(rank, None)
@@ -516,7 +560,9 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
         log.report("failed", type=failure.type, text=failure.text[:1000],
                    frames=failure.frames[:16])  # fmt: skip
     stacks = {one.rank: one for one in log.dumped if one.rank is not None and not log.fatal}
-    nameless = [] if log.fatal or log.ranks - {*echoes, *log.ends} else _nameless(log, path)
+    nameless = [] if log.fatal else _nameless(log, path)
+    if len(nameless) < 2 and log.ranks - {*echoes, *log.ends}:
+        nameless = []
     if not (own or killed or log.called or stacks or len(nameless) > 1):
         _report_ends(log, {*reported, *echoes, *(rank for rank, _ in log.stuck)})
     parted = _parted_calls(log)

@@ -194,18 +194,12 @@ def _place(value: Any, size: int) -> int:
 def _journal(output: _Output, rank: int, since_ns: int) -> Files:
     timed = output.at_ns - since_ns >= _APART_NS
     records = Records(
-        identity(NAME, output.path, rank),
-        rank=rank,
-        world=output.size,
-        job=output.path.rpartition("/")[2] or NAME,
-        clock=identity(NAME, output.path),
+        identity(NAME, output.path, rank), rank=rank, world=output.size,
+        job=output.path.rpartition("/")[2] or NAME, clock=identity(NAME, output.path),
         base_ns=since_ns - 3_600_000_000_000,
-        source={
-            "kind": NAME,
-            "lacks": sorted(LACKS if timed else (*LACKS, "occasion", "stood", "time")),
-            "cut_ns": output.at_ns if timed else None,
-        },
-    )
+        source={"kind": NAME, "cut_ns": output.at_ns if timed else None,
+                "lacks": sorted(LACKS if timed else (*LACKS, "occasion", "stood", "time"))},
+    )  # fmt: skip
     records.group(1, output.name, range(output.size), backends={"cuda": "nccl"}, default=True)
     behind = {kind: min(of.values()) for kind, of in output.counts.items()}
     ahead = {
