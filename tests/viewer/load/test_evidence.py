@@ -181,9 +181,9 @@ def test_public_reports(tmp_path: Path, name: str) -> None:
         assert all(one in str(refused.value) for one in words)
     else:
         found = None if kind == "undecided" else kind
-        says = [[one.removeprefix("-") for one in words if one.startswith("-") is no] for no in
-                (False, True)]  # fmt: skip
-        piece = Piece("", found, tuple(map(int, ranks)), *map(tuple, says))
+        not_said = tuple(one[1:] for one in words if one.startswith("-"))
+        said = tuple(one for one in words if not one.startswith("-"))
+        piece = Piece("", found, tuple(map(int, ranks)), said, not_said)
         check(diagnose(tmp_path / "job.log"), piece)
 
 
