@@ -358,26 +358,6 @@ def test_stacks_that_tell_no_rank(tmp_path: Path) -> None:
     assert "rank 1 is process 72" in problem.sentence
 
 
-@pytest.mark.parametrize("before", ["> {}:", "10.0.0.5: {:6}\t", "[pod/a-0/torch] {}| "])
-def test_numbers_of_lines_behind_what_else_stands_there(tmp_path: Path, before: str) -> None:
-    text = "\n".join([raised(2, "ValueError: shard 9 is empty"), summed((3, -15), (2, 1))])
-    lines = [f"{before.format(n)}{one}" for n, one in enumerate(text.splitlines(), 1)]
-    (tmp_path / "job.log").write_text("\n".join(lines))
-    check(
-        diagnose(tmp_path), Piece("", "process_failed", (2,), ("shard 9 is empty (train.py:44)",))
-    )
-
-
-@pytest.mark.parametrize("before", ["", "10.0.0.5: ", "> "])
-def test_lines_wrapped_behind_one_prefix(tmp_path: Path, before: str) -> None:
-    errors = [f"torch.distributed.DistStoreError: wait timeout after 90000ms, keys: {C10D[:8]}"
-              f"/default_pg/0//cpu//0/{rank}" for rank in (2, 2)]  # fmt: skip
-    text = "\n".join([raised(0, errors[0].replace(C10D[:8], "")), *OLD_SUMMARY.splitlines()])
-    lines = [one[n : n + 72] for one in text.splitlines() for n in range(0, len(one), 72)]
-    (tmp_path / "job.log").write_text("\n".join(f"{before}{one}" for one in lines))
-    check(diagnose(tmp_path), Piece("", "missing_participant", (2,), ("init_process_group",)))
-
-
 def test_a_crash_in_a_folder_that_tells_no_rank(tmp_path: Path) -> None:
     crash = "Fatal Python error: Segmentation fault"
     for host, rank, text in (
@@ -404,11 +384,3 @@ def test_stacks_of_two_hosts_with_local_ranks_in_one_log(tmp_path: Path) -> None
     report = diagnose(tmp_path)
     assert "train.py:30" in report.findings[0].summary
     assert any("process ids number them" in one for one in report.findings[0].because)
-
-
-@pytest.mark.parametrize("sent", ["at error rate 0.1", "fine"])
-def test_a_rank_is_known_by_any_of_its_lines(tmp_path: Path, sent: str) -> None:
-    """Those that speak of trouble too."""
-    lost = [raised(rank, TIMED_OUT, GATHERS) for rank in (0, 2)]
-    (tmp_path / "job.log").write_text("\n".join([f"[rank1]: {sent}", *lost]))
-    check(diagnose(tmp_path), Piece("", "missing_participant", (1,)))
