@@ -267,11 +267,13 @@ def test_how_long_an_exchange_took_is_known_with_its_last_member(tmp_path: Path)
     read = []
     for journal in workers(tmp_path, 2):
         rank, group = journal.rank or 0, journal.world()
-        journal.run(journal.collective(group), t=(20 + rank) * MS, d=(5 - rank) * MS, q=1)
+        call, gone = journal.collective(group), journal.string("RuntimeError: gone")
+        journal.end(journal.begin(call, 10 * MS, q=1), MS, x=gone, f=1)  # torch refused it
+        journal.run(call, t=(20 + rank) * MS, d=(5 - rank) * MS, q=1)
         device = journal.collective(group, backend="nccl", device="cuda", asynchronous=True)
         journal.record(c=journal.issue(device, 40 * MS, q=2), d=9 * MS, z=(3 + rank) * MS)
         failed = journal.begin(journal.collective(group, "barrier"), 60 * MS, q=3)
-        journal.end(failed, MS, x=journal.string("RuntimeError: gone"))
+        journal.end(failed, MS, x=gone)
         reader = JournalReader(str(tmp_path), journal.base.name)
         read.append((reader, list(reader.poll(final=True))))
     builder = Builder()
@@ -279,4 +281,4 @@ def test_how_long_an_exchange_took_is_known_with_its_last_member(tmp_path: Path)
         for operation in reader.begun():
             builder.began(reader, operation)
     found = [[builder.exchange_over(reader, one) for one in ended] for reader, ended in read]
-    assert found == [[None, None, None], [(4 * MS, "host"), (3 * MS, "device"), None]]
+    assert found == [[None] * 4, [None, (4 * MS, "host"), (3 * MS, "device"), None]]

@@ -86,8 +86,9 @@ class Builder:
         self._traces: dict[str, tuple[str, Context | None]] = {}
         # What is linked to and in a trace of the user's own, by span: links must name that trace.
         self._elsewhere: dict[str, str] = {}
-        self._members: dict[str, list[_Part | None]] = {}
-        """Of collectives, by the first member's span: one for each of this host that has begun."""
+        self._members: dict[str, dict[tuple[str, int], _Part | None]] = {}
+        """Of collectives, by the first member's span: those of this host that have begun. What
+        torch refused gives its number, and so its place, to the next call."""
 
     def unix(self, journal: JournalReader, t: int) -> int:
         """Unix time of ``t`` in a journal."""
@@ -122,7 +123,7 @@ class Builder:
             return
         if part.peer is None:
             _remember(self._members, first := self._first(journal, part))
-            self._members.setdefault(first, []).append(None)
+            self._members.setdefault(first, {})[journal.base, part.rank] = None
         trace = self.parent(journal, op).trace
         if trace != self.trace(journal) and (part.peer is not None or part.rank == 0):
             _remember(self._elsewhere, own := self._span_id(journal, op, part))
@@ -135,11 +136,11 @@ class Builder:
         if part is None or part.peer is not None or op.end is None or op.error is not None:
             return None
         first, begin = self._first(journal, part), self.unix(journal, op.begin)
-        members = self._members.get(first, [])
-        if None not in members:
+        members = self._members.get(first, {})
+        if (journal.base, part.rank) not in members:
             return None
-        members[members.index(None)] = begin, begin + op.end, op.record.get("z")
-        parts = [one for one in members if one is not None]
+        members[journal.base, part.rank] = begin, begin + op.end, op.record.get("z")
+        parts = [one for one in members.values() if one is not None]
         if len(parts) < len(members):
             return None
         del self._members[first]
