@@ -242,15 +242,10 @@ def _entry(value: object) -> DumpEntry | None:
         backend, _, name = _text(value["profiling_name"], 300).partition(":")
         duration = value.get("duration_ms")
         entry = DumpEntry(
-            id=_counted(value["record_id"]),
-            pg=_counted(value.get("pg_id", 0)),
-            group=group,
-            desc=desc,
+            id=_counted(value["record_id"]), pg=_counted(value.get("pg_id", 0)), group=group,
+            desc=desc, backend=backend, name=name,
             seq=_counted(value.get("collective_seq_id", value.get("seq_id", 0))),
-            p2p_seq=_counted(value.get("p2p_seq_id") or 0),
-            p2p=value.get("is_p2p") is True,
-            backend=backend,
-            name=name,
+            p2p_seq=_counted(value.get("p2p_seq_id") or 0), p2p=value.get("is_p2p") is True,
             created_ns=_counted(value["time_created_ns"]),
             inputs=_sizes(value.get("input_sizes")),
             input_dtypes=tuple(
@@ -267,7 +262,7 @@ def _entry(value: object) -> DumpEntry | None:
             duration_ns=int(duration * 1e6)
             if isinstance(duration, (int, float)) and 0 <= duration < 1e10
             else None,
-        )
+        )  # fmt: skip
     except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         return None
     return entry if name and entry.created_ns else None

@@ -134,8 +134,8 @@ class Log:
     stacks: dict[int, list[tuple[str, int, str]]] = field(default_factory=dict)
     """Of collectives that timed out, as the watchdog of a rank printed them."""
     failures: dict[Speaker, list[LoggedFailure]] = field(default_factory=dict)
-    caught: dict[int, list[LoggedFailure]] = field(default_factory=dict)
-    """Those after which ranks went on."""
+    caught: dict[Speaker, list[LoggedFailure]] = field(default_factory=dict)
+    """Those after which their process went on."""
     earlier: dict[Speaker, list[LoggedFailure]] = field(default_factory=dict)
     """Those of attempts before the last one."""
     bare: list[LoggedFailure] = field(default_factory=list)

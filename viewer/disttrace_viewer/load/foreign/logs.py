@@ -74,6 +74,7 @@ _MOST_STRANGE = 10_000
 _ODD = ("utf-8", "surrogateescape")
 _HEAD = 12
 """Letters of a line that tell whether an earlier one was printed by the same rank."""
+_NUMBERS = re.compile("[0-9]+")
 _RECENT, _WENT_ON = 2000, 3
 _PATIENCE = 500
 """Lines without a word of what has begun, by which it has ended."""
@@ -196,8 +197,9 @@ def _silence(log: Log) -> str:
         trouble = "its watchdogs tell ranks of subgroups, and no global ones"
     if log.outside:
         trouble = f"its launcher got {log.outside} from outside, and ended its ranks; {trouble}"
-    for rank, found in [*log.caught.items()][:1]:
-        trouble += f"; rank {rank} went on after {found[0].type}: {found[0].text[:200]}"
+    for speaker, found in [*log.caught.items()][:1]:
+        who = f"rank {speaker}" if isinstance(speaker, int) else "the job"
+        trouble += f"; {who} went on after {found[0].type}: {found[0].text[:200]}"
     return f"does not tell why it ended: {trouble}."
 
 
@@ -247,8 +249,7 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
     seen: set[str] = set()
     nothing: set[bytes] = set()
     strange: Counter[bytes] = Counter()
-    before: deque[str] = deque(maxlen=_RECENT)
-    reader = _LogReader(log, path, own, first, before)
+    reader = _LogReader(log, path, own, first)
     dumped: list[str] = []
     for piece in _pieces(path):
         if prefixes is None:
@@ -257,7 +258,7 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
         lines = texts.joined(piece, *width) if width else piece
         for raw, (look, of_stack, trouble, any_of_it) in zip(lines, _marks(lines), strict=True):
             waits = reader.waits
-            before.append(raw)
+            reader.before.append(raw)
             if reader.failed and not (look or waits):
                 reader.goes_on(raw, prefixes)
             if not (any_of_it or waits):
@@ -305,13 +306,12 @@ def _shape(raw: str) -> bytes:
 class _LogReader:
     """Takes the lines of one file."""
 
-    def __init__(
-        self, log: Log, path: str, own: int | None, first: int | None, before: deque[str]
-    ) -> None:
-        self.log, self.own, self._first, self._before = log, own, first, before
-        self.failed: dict[int, int] = {}
-        """Ranks with an exception, and how many lines as of before it came after it."""
-        self._life: frozenset[bytes] = frozenset()
+    def __init__(self, log: Log, path: str, own: int | None, first: int | None) -> None:
+        self.log, self.own, self._first = log, own, first
+        self.before: deque[str] = deque(maxlen=_RECENT)
+        self.failed: dict[Speaker, int] = {}
+        """Who printed an exception, and how many lines as of before it came after it."""
+        self._life: frozenset[str] = frozenset()
         """Shapes of lines before the first exception."""
         self._ignored: set[Speaker] = set()
         self._path = path
@@ -335,13 +335,17 @@ class _LogReader:
 
     def goes_on(self, raw: str, prefixes: Prefixes) -> None:
         """An exception after which a rank prints what it printed before was caught."""
-        if _shape(raw) in self._life and "%|" not in raw:
-            line = prefixes.strip(raw)
-            if (rank := self.rank(line)) in self.failed and re.search("[0-9]", line.text):
-                self.failed[rank] += 1
-                if self.failed[rank] == _WENT_ON:
-                    del self.failed[rank]
-                    self.log.caught[rank] = self.log.failures.pop(rank, [LoggedFailure()])
+        if _NUMBERS.sub("0", raw) in self._life and "%|" not in raw:
+            speaker = self._speaker(line := prefixes.strip(raw))
+            if speaker in self.failed and _NUMBERS.search(line.text):
+                self.failed[speaker] += 1
+                if self.failed[speaker] == _WENT_ON * (3 if speaker == "" else 1):
+                    del self.failed[speaker]
+                    self.log.caught[speaker] = self.log.failures.pop(speaker, [LoggedFailure()])
+
+    def _speaker(self, line: LogLine) -> Speaker:
+        rank = self.rank(line)
+        return (line.by or self._by) if rank is None else rank
 
     def take(self, line: LogLine) -> bool:
         """Whether a line tells anything."""
@@ -360,9 +364,7 @@ class _LogReader:
             # A statement that was wrapped; a space at its end may be lost.
             wordings = [torn.text + line.text, f"{torn.text} {line.text}"]
             line = torn
-        rank = self.rank(line)
-        self._torn = None
-        speaker: Speaker = (line.by or self._by) if rank is None else rank
+        self._torn, speaker = None, self._speaker(line)
         log.deduplicated |= line.times > 1
         if line.bar:
             forms.came(log)
@@ -381,7 +383,7 @@ class _LogReader:
         if text.startswith(_CHAINED):
             self._chained.add(speaker)
             return True
-        if text.startswith("Exception ignored in"):
+        if text.startswith("Exception ignored in") or "rror waiting on exit barrier" in text:
             self._ignored.add(speaker)
             return True
         if (begin := _TRACEBACK.search(text)) is not None:
@@ -447,8 +449,8 @@ class _LogReader:
             found.clear()
         if isinstance(speaker, int):
             log.ranks.add(speaker)
-            self._life = self._life or frozenset(map(_shape, self._before))
-            self.failed[speaker] = 0
+        self._life = self._life or frozenset(_NUMBERS.sub("0", one) for one in self.before)
+        self.failed[speaker] = 0
         found.append(failure)
 
 
@@ -545,9 +547,16 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
         log.failures = log.earlier
     own, echoes, unnamed = _sides(log)
     killed = _killed(log)
-    for rank, found in log.caught.items():  # unless it was its buffer that came late
-        if rank not in reported and (echoes or reported or rank in log.ends):
-            own.setdefault(rank, found[0])
+    for speaker, found in () if own else log.caught.items():
+        # Unless it was its buffer that came late.
+        if isinstance(speaker, str) and (echoes or log.ends or log.local_ends):
+            unnamed.append(found[0])
+        elif (
+            isinstance(speaker, int)
+            and speaker not in reported
+            and (echoes or reported or speaker in log.ends)
+        ):
+            own[speaker] = found[0]
     if log.called:
         for rank in log.called:
             echoes.pop(rank, None)
@@ -851,7 +860,9 @@ class _Facts:
             )  # fmt: skip
             if (one := own.get(key)) is not None:
                 # A rank that waits for none had enqueued its last before the others began to wait.
-                times = (one.at_ns or now, now - (longest or py_spy.UNKNOWN_NS) - 1_000_000_000)
+                # What is of a later job adds no wait.
+                at_ns = one.at_ns if now - one.at_ns <= longest else now
+                times = (at_ns, now - (longest or py_spy.UNKNOWN_NS) - 1_000_000_000)
                 frames = self.log.stacks.get(rank, ()) if one.work else ()
                 counted = key not in self.uncounted
                 _operation(records, number, one, *times, counted=counted, frames=frames)
