@@ -296,7 +296,7 @@ def _repeated(lines: Lines, drawn: random.Random) -> Lines:
 
 
 def _middle_lost(lines: Lines, drawn: random.Random) -> Lines:
-    first, last = sorted(drawn.sample(range(len(lines) + 1), 2))
+    first, last = sorted(drawn.choices(range(len(lines) + 1), k=2))
     return [*lines[:first], "...", f"[{last - first} lines truncated]", *lines[last:]]
 
 
