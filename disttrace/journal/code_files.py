@@ -25,6 +25,24 @@ TYPED = "<string>"
 """The text of ``python -c``, or what a library handed to ``exec``: it cannot be known."""
 
 
+_FOR_INPUT = {
+    "socket": ("accept", "readinto"),
+    "ssl": ("read", "recv", "recv_into", "do_handshake"),
+    "selectors": ("select",),
+    "threading": ("wait", "wait_for"),
+    "queue": ("get",),
+    "signal": ("sigwait",),
+    "connection": ("_recv", "_poll", "poll", "recv", "recv_bytes", "accept"),
+    "queues": ("get",),
+    "synchronize": ("wait", "wait_for"),
+    "sched": ("run",),
+    "cmd": ("cmdloop",),
+    "code": ("raw_input",),
+    "runners": ("run",),  # of asyncio, above an event loop in C, such as uvloop's
+    "hub": ("run",),  # of gevent
+}
+"""Functions by the names of libraries' files, which wait for a descriptor, queue or condition."""
+
 _CARRIERS = ("torch/", "disttrace/", "typing_extensions.py")
 
 
@@ -47,6 +65,13 @@ def is_library(file: str) -> bool:
         or _GENERATED.search(file)
         or _STARTER.search(file)
     )
+
+
+def waits_for_input(file: str, function: str) -> bool:
+    """Whether this innermost function waits for the outside: in C, or in a library."""
+    name = file.rpartition("/")[2].removesuffix(".py")
+    known = file == BUILT_IN or "/zmq/" in file or function in _FOR_INPUT.get(name, ())
+    return known and is_library(file)
 
 
 def is_program(file: str) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from disttrace import errors, foreign
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal import compiled
-from disttrace.journal.code_files import BUILT_IN, LOOP, is_program
+from disttrace.journal.code_files import BUILT_IN, LOOP, is_program, waits_for_input
 from disttrace.journal.originals import get_ident
 
 Line: TypeAlias = tuple[str, int, str]
@@ -49,6 +49,7 @@ WAITING: tuple[str, ...] = (
     "read",
 )
 WAITING += ("readline", "readinto", "stdin", "sigwaitinfo", "sigtimedwait", "pause", "get", "sleep")
+WAITING += ("run_until_complete", "run_forever")
 """Of C, what waits for a descriptor, a signal or a queue, or lets time pass between two looks."""
 _SHIFTED = {
     "LOAD_GLOBAL": int(sys.version_info >= (3, 11)),
@@ -194,7 +195,6 @@ _HARMLESS = ("ImportError", "ModuleNotFoundError")
 """In the handlers of these programs do their work."""
 _LONG = 20_000  # characters of an exception's text that are looked at
 _BITS = 200  # of a number that is shown: `str` refuses very long ones
-_WAITING = ("/socket.py", "/selectors.py", "/queue.py", "/threading.py", "/connection.py")
 
 
 class Stacks:
@@ -254,7 +254,7 @@ class Stacks:
         """While operations go on: note a thread that has not moved, or waits for input."""
         last, self._last = self._last, self._at_work()
         for thread, lines in self._last.items():
-            waits = bool(lines) and (lines[0][0] == BUILT_IN or lines[0][0].endswith(_WAITING))
+            waits = bool(lines) and waits_for_input(lines[0][0], lines[0][2])
             if (waits or (lines and lines == last.get(thread))) and self._written < _MOST:
                 self._note(thread, lines)
 

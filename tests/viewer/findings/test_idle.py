@@ -40,6 +40,9 @@ IDLE: dict[str, Frames] = {
     ),
     "a signal": ((f"{PYTHON}/signal.py", 82, "sigwait"), LINE),
     "recv, which is no Python": ((BUILT_IN, 9, "recv"), LINE),
+    "an event of processes": ((f"{PYTHON}/multiprocessing/synchronize.py", 268, "wait"), LINE),
+    "an event loop in C": ((f"{PYTHON}/asyncio/runners.py", 118, "run"), LINE),
+    "a prompt": ((f"{PYTHON}/cmd.py", 132, "cmdloop"), LINE),
     "a child's pipe": ((f"{PYTHON}/multiprocessing/connection.py", 378, "_recv"), LINE),
 }
 NOT: dict[str, Frames] = {

@@ -14,11 +14,11 @@ from functools import cached_property
 from typing import TypeVar
 
 from disttrace.journal.code_files import (
-    BUILT_IN,
     is_generated,
     is_library,
     is_program,
     programs_frame,
+    waits_for_input,
 )
 from disttrace.journal.format import COLLECTIVE, ON_DEVICE
 from disttrace_viewer.trace.model import Call, JobTrace, Stream
@@ -342,9 +342,7 @@ def _communicating(holding: Mapping[int, StackSample], at_work: Set[int]) -> int
 
 def _waits(stack: Stack) -> bool:
     """For a thread, or for input."""
-    inner = stack[0].file
-    reads = inner.endswith(("/socket.py", "/ssl.py", "/signal.py", "/connection.py"))
-    return inner == BUILT_IN or (reads and is_library(inner)) or _waits_for_thread(stack)
+    return waits_for_input(stack[0].file, stack[0].function) or _waits_for_thread(stack)
 
 
 def _waits_for_thread(stack: Stack) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from disttrace.journal.code_files import BUILT_IN, is_library
+from disttrace.journal.code_files import BUILT_IN, is_library, waits_for_input
 from disttrace_viewer.analysis.past import Late
 from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, SILENT
 from disttrace_viewer.analysis.sample import innermost, inside, site
@@ -110,17 +110,6 @@ def find_unwaited(case: Case) -> Iterator[RuleFinding]:
 
 KIND = "waiting_for_input"
 _KINDS = ("missing_participant", "unmatched_recv", "store_key_missing")
-_INPUT = {
-    "socket": ("accept", "readinto"),
-    "ssl": ("read", "recv", "recv_into", "do_handshake"),
-    "selectors": ("select",),
-    "threading": ("wait", "wait_for"),
-    "queue": ("get",),
-    "signal": ("sigwait",),
-    "connection": ("_recv", "_poll", "poll", "recv", "recv_bytes", "accept"),
-    "queues": ("get",),
-}
-"""Functions of the standard library's files that wait for a descriptor, a queue or a condition."""
 _OWN = ("/concurrent/futures/", "/multiprocessing/pool.py", "/subprocess.py", "/torch/", "/joblib/")
 """Between these and the program's line one waits for threads and processes of its own."""
 
@@ -284,10 +273,7 @@ def for_input(stack: Stack) -> bool:
     within = [*takewhile(lambda one: is_library(one.file), stack)]
     if not within or any(own in one.file for one in within for own in _OWN):
         return False
-    if within[0].file == BUILT_IN:
-        return True
-    file = within[0].file.rpartition("/")[2].removesuffix(".py")
-    known = within[0].function in _INPUT.get(file, ()) or "/zmq/" in within[0].file
+    known = waits_for_input(within[0].file, within[0].function)
     return known and not any(one.function == "join" for one in within)
 
 
