@@ -21,6 +21,7 @@ _OF_C = (
     "lifecycle/test_gil_free_stacks.py",
     "lifecycle/test_stall_verdict.py",
     "lifecycle/test_left_over.py",
+    "lifecycle/test_thread_lines.py::test_deep_stacks[reader",
     "test_benchmarks.py::test_segment_lines",
     "test_hang_page.py::test_live",
     "viewer/api/test_one_word.py::test_it_runs_wherever_it_is_read",

@@ -115,7 +115,7 @@ class Trouble(NamedTuple):
     t_ns: int
     """When that came about, or was read."""
     by: str
-    """``kernel log`` or ``nvidia-smi``."""
+    """``kernel log``, ``nvidia-smi`` or ``NCCL RAS``."""
     where: str
     """``host``, ``device`` or ``link`` (``disttrace.journal.format``)."""
     name: str | None
