@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch._C._distributed_c10d as c10d
@@ -25,6 +26,8 @@ from disttrace.capture.native.kernels import (
     Kernels,
     after_key,
     before_cxx_issues,
+    guarded,
+    including,
     operators,
     redispatch_of,
     schema_of,
@@ -56,7 +59,12 @@ def install(capture: Capture) -> None:
 
     everywhere = Kernels(capture, PART, _NAMESPACE, place)
     within = Kernels(capture, PART, _NAMESPACE, place, WITHIN)
-    issuing = functional.Issuing(capture, PART, within.once, everywhere.once)
+
+    def included() -> AbstractContextManager[None]:
+        guarded(capture, PART, within.once)
+        return including(WITHIN)
+
+    issuing = functional.Issuing(capture, PART, included, everywhere.once)
     before_cxx_issues(capture, PART, everywhere.once)
     capture.show_cxx = everywhere.once
     watch_operators(capture, PART, everywhere.once, _NAMESPACE)

@@ -1,9 +1,9 @@
 """Instrumentation of functional collectives called from Python: what issues them, and their waits.
 
-Each issues an operator ``c10d::*`` from C++. Only a kernel there sees the Work, and it costs more
-than the record. So the first call of a signature passes that kernel, and from then on the call of
-the operator itself (``kernels.py``) knows what would be recorded. Where a Work has to be
-watched, every call passes both.
+Each issues an operator ``c10d::*`` from C++. Only a kernel there, or a hook of the group, sees the
+Work, and it costs more than the record. So the first call of a signature passes it, and from then
+on the call of the operator itself (``kernels.py``) knows what would be recorded. Where a Work has
+to be watched, every call passes both.
 
 Of the Work Python sees nothing afterwards: the tensor that holds the result is what people wait
 for. Were that not seen, a rank that hangs in such a wait would seem to wait for nothing.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -24,14 +25,11 @@ from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.instrumentation.work import WaitPart
 from disttrace.capture.native.kernels import (
     FUNCTIONAL,
-    WITHIN,
     Appeared,
     Kernels,
     OperatorCalls,
     after_key,
     before_cxx_issues,
-    guarded,
-    including,
     issuers,
     redispatch_of,
 )
@@ -51,10 +49,18 @@ _NO_TRAFFIC = {"fake"}
 class Issuing(Part):
     """Calls of functional operators that communicate."""
 
-    def __init__(self, capture: Capture, name: str, called: Appeared, scripted: Appeared) -> None:
-        """``called`` puts the kernels of the key WITHIN in place, ``scripted`` those for all."""
+    def __init__(
+        self,
+        capture: Capture,
+        name: str,
+        within: Callable[[], AbstractContextManager[None]] = nullcontext,
+        scripted: Appeared = lambda: None,
+    ) -> None:
+        """Calls are made ``within`` what has them seen, and ``scripted`` has those of C++ seen,
+        where no hook sees all.
+        """
         super().__init__(capture, name)
-        self._called = called
+        self._within = within
         self._calls = CallTable(capture.sites)
         self._issued: dict[int, list[CallRecord]] = {}  # by threads in a functional operator
         self._operators = OperatorCalls(capture, name, self._wrap, scripted)
@@ -81,15 +87,14 @@ class Issuing(Part):
         threads = core.threads
 
         def new(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
-            """The operator, issued where kernels on ``c10d`` see it unless it is recorded."""
+            """The operator, issued where it is seen from ``c10d`` unless it is recorded."""
             if threads.state.inside or core.off or not (args and _passes(args[0])):
                 return original(operator, *args, **kwargs)
-            guarded(self.capture, self.name, self._called)
             thread, issued = get_ident(), list[CallRecord]()
             outer = self._issued.get(thread)
             self._issued[thread] = issued
             try:
-                with including(WITHIN):
+                with self._within():
                     return original(operator, *args, **kwargs)
             finally:
                 if outer is None:

@@ -1,7 +1,8 @@
 """Instrumentation of operations issued by C++ on a torch with native hooks (2.15 and later).
 
 Hooks belong to a group, so each group gets them when it becomes known. They tell the operation, its
-tensors and its root; neither the reduce operation nor the tag.
+tensors and its root; neither the reduce operation nor the tag. A functional collective that Python
+calls is known by its operator from the second call on (``functional.py``), for hooks are slow.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.hot_path.call_key import freeze
+from disttrace.capture.native import functional
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.objects.registry import Registry
 from disttrace.capture.objects.works import storage
@@ -26,7 +28,7 @@ from disttrace.capture.wrapping import call_definition
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import MESSAGE
 from disttrace.journal.originals import get_ident
-from disttrace.recording.operation import ThreadState
+from disttrace.recording.operation import CallRecord, ThreadState
 
 PART = "operations issued by C++"
 
@@ -44,7 +46,7 @@ def supported() -> bool:
 
 def install(capture: Capture) -> None:
     """Hook every group, now and later."""
-    hooks = Hooks(capture)
+    hooks = Hooks(capture, functional.Issuing(capture, PART).seen)
     capture.groups.on_new.append(hooks.appeared)  # in the middle of another wrapper's work
     capture.engine.on_undo(PART, "native hooks of groups", hooks.detach)
     # A group may outlive the interpreter, and then has to let go of functions of ours.
@@ -58,8 +60,10 @@ def install(capture: Capture) -> None:
 class Hooks:
     """The hooks of all groups."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, seen: Callable[[CallRecord], None]) -> None:
+        """``seen`` is called with what was recorded."""
         self._capture = capture
+        self._seen = seen
         self._groups: Registry[weakref.ref[Any]] = Registry()
         # What a thread has begun and not issued yet: an operation that raises has no post-hook.
         self._issuing = capture.issuing
@@ -106,7 +110,7 @@ class Hooks:
 
     def _before(self, reference: Callable[[], Any], entry: GroupEntry) -> Callable[[Any], None]:
         capture, issuing, guarded = self._capture, self._issuing, self._guarded
-        failed = capture.recorder.failed
+        failed, seen = capture.recorder.failed, self._seen
         threads, ids = capture.recorder.threads, capture.op_ids
 
         def before(thread: ThreadState, told: Any) -> None:
@@ -126,6 +130,7 @@ class Hooks:
                 entry,
                 lambda: (reference(), _signature(row, told, sent, received)),
             )
+            seen(operation.call)
             issuing[number] = operation, [storage(t) for t in received or sent]
 
         def hook(told: Any) -> None:
