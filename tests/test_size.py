@@ -20,7 +20,7 @@ from support.scenes import S, beat, stand, steps  # noqa: E402
 
 ROOMS: dict[str, int] = {
     "disttrace": 3_600,
-    "disttrace/capture": 7_800,
+    "disttrace/capture": 7_850,
     "disttrace/commands": 750,
     "disttrace/integrations": 150,
     "disttrace/journal": 2_100,
