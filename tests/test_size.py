@@ -32,7 +32,7 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/analysis": 4_300,
     "viewer/disttrace_viewer/api": 2_100,
     "viewer/disttrace_viewer/attach": 700,
-    "viewer/disttrace_viewer/commands": 1_150,
+    "viewer/disttrace_viewer/commands": 1_100,
     "viewer/disttrace_viewer/companion": 6_950,
     "viewer/disttrace_viewer/diagnosis": 1_950,
     "viewer/disttrace_viewer/evidence": 3_350,
@@ -48,7 +48,7 @@ ROOMS: dict[str, int] = {
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 67,000 in all."""
-TESTS = 66_200
+TESTS = 65_950
 FILES = 309
 NAMED_TWICE = 0
 FILES_ENTERED, MODULES, CLIMBS = 84, 108, 2
