@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from datetime import timedelta
 from pathlib import Path
 
+from disttrace.capture.objects.groups import nanoseconds
 from support.cores import EACH_CORE
 from support.preloaded import FAKE, GLOO, TRACED, preloaded, recorded
 
@@ -410,3 +413,9 @@ def test_a_group_made_by_hand_is_known_before_it_is_used(tmp_path: Path, core: s
     assert call["group"] == 1  # by whichever object C++ hands out for its backend
     *_, limit = [one["timeout"] for one in groups if one["n"] == 1 and "timeout" in one]
     assert (limit == 77 * 10**9) == (outcome.stdout == "True\n")
+
+
+def test_what_is_no_time_is_no_limit() -> None:
+    """A store of the program's takes whatever torch takes: tracing goes on."""
+    found = [nanoseconds(one) for one in (math.nan, math.inf, timedelta.max, timedelta(seconds=2))]
+    assert found == [None, None, None, 2 * 10**9]

@@ -288,9 +288,9 @@ def _limit_ns(backend: Any) -> int | None:
 
 
 def nanoseconds(limit: Any) -> int | None:
-    """A ``timedelta`` in nanoseconds; None for anything else."""
+    """A ``timedelta`` in nanoseconds; None for anything else, and beyond 64 bits."""
     seconds = foreign.plain(limit)
-    return round(seconds * 1e9) if type(seconds) is float else None
+    return round(seconds * 1e9) if type(seconds) is float and abs(seconds) < 9e9 else None
 
 
 def extend(minutes: float, group: Any) -> float:
