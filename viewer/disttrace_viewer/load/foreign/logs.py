@@ -547,6 +547,8 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
         log.failures = log.earlier
     own, echoes, unnamed = _sides(log)
     killed = _killed(log)
+    if killed:  # whose crash it is that a process without a rank reports
+        unnamed = [one for one in unnamed if one.type != "Fatal Python error"]
     for speaker, found in () if own else log.caught.items():
         # Unless it was its buffer that came late.
         if isinstance(speaker, str) and (echoes or log.ends or log.local_ends):
