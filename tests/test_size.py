@@ -39,7 +39,7 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/findings": 7_100,
     "viewer/disttrace_viewer/load": 7_250,
     "viewer/disttrace_viewer/merge": 2_550,
-    "viewer/disttrace_viewer/otlp": 1_700,
+    "viewer/disttrace_viewer/otlp": 1_650,
     "viewer/disttrace_viewer/replay": 650,
     "viewer/disttrace_viewer/states": 1_900,
     "viewer/disttrace_viewer/trace": 1_300,

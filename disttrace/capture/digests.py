@@ -68,7 +68,7 @@ def _looking(digests: Digests, row: Method, original: Callable[..., Any]) -> Cal
             return
         how, tensors = arguments.reduced(row, args, kwargs)
         if how in _SPREADING:
-            dynamo.call_unseen(digests.look, row.op, entry, tensors, sys._getframe(1))
+            dynamo.call_unseen(digests.look, row.op, entry, tensors, sys._getframe(1), group)
 
     made: Callable[..., Any] = before(digests._capture, PART, look)(original)
     rename(made, row.method, c10d.ProcessGroup)
@@ -103,7 +103,9 @@ class Digests:
         skipped = number % self._capture.digest_every or entry.n < 0
         return not (skipped or self._capture.recorder.full or _watched())
 
-    def look(self, op: str, entry: GroupEntry, tensors: Any, frame: types.FrameType) -> None:
+    def look(
+        self, op: str, entry: GroupEntry, tensors: Any, frame: types.FrameType, group: Any
+    ) -> None:
         """Note that an input is not finite, the first in its group."""
         capture, number = self._capture, self._seen[entry.n, op, "input"]
         finite = all(map(is_finite, tensors))
@@ -111,8 +113,11 @@ class Digests:
             self._spoilt.add(entry.n)
             seq = entry.counter(entry.backend("cpu")).n
             stack = capture.sites.stack(frame)
-            keys = {} if stack is None else {"stack": stack}
-            capture.recorder.note("nonfinite", group=entry.n, op=op, q=seq, **keys)
+            found = {"stack": stack, "parameters": capture.spoilt(group) or None}
+            keys = {key: value for key, value in found.items() if value is not None}
+            module = (capture.module_of() or {}).get("module")
+            named = op if module is None else f"{op} of {module}"
+            capture.recorder.note("nonfinite", group=entry.n, op=named, q=seq, **keys)
         capture.recorder.courses.value(entry.meeting("inputs"), [op, number, finite])
 
     def take(

@@ -24,8 +24,7 @@ from disttrace.config import SETTINGS, resolve, to_environ, to_text
 SHELL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shell")
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*t?")
-_NOT_FOUND = 127
-_NOT_EXECUTABLE = 126
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -228,9 +228,13 @@ FIELDS: dict[str, dict[str, str]] = {
     "exit": _fields(time="t", name="how", integer="code", number="stack", texts="causes"),
     "note": _fields(time="t", text="text"),
     "digest": _fields(time="t", number="group q v stack", name="op name"),
-    "nonfinite": _fields(time="t", number="group q stack", name="op"),
+    "nonfinite": _fields(time="t", number="group q stack", name="op", texts="parameters"),
     "unreduced": _fields(
-        time="t over", number="group stack changes bucket", integer="bytes", texts="parameters"
+        time="t over",
+        number="group stack changes bucket",
+        integer="bytes",
+        texts="parameters",
+        mark="settled",
     ),
     "seen": _fields(time="t", name="state", rank="code", size="others"),
     "trouble": _fields(time="t ago", name="by where name", number="code", mark="mine", text="text"),

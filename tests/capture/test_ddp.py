@@ -256,6 +256,17 @@ def train(off, mb):
     return model
 dist.init_process_group("gloo")
 kept = train("a", 25)
+pair = dist.new_group([0, 1])
+one, two = (
+    torch.nn.parallel.DistributedDataParallel(Net(), process_group=pair) for _ in range(2)
+)
+for step in range(4):
+    for model in one, two:
+        model.zero_grad()
+        if step < 3 or (model is one and dist.get_rank() == 0):
+            model(torch.ones(1, 2), "c" if step == 3 else "-").backward()
+        elif dist.get_rank() == 0:
+            model(torch.ones(1, 2), "-")
 with contextlib.suppress(RuntimeError):  # of the rank that waits
     train("b", 1e-5)
 """
@@ -268,5 +279,34 @@ def test_what_has_no_gradient_is_on_record_with_its_bucket(tmp_path: Path) -> No
     launched(tmp_path / "without.py", 2, DISTTRACE_DIR=str(tmp_path / "journals"))
     other, odd = sorted((j.of("unreduced") for j in read_journals(tmp_path / "journals")), key=len)
     found = {one["group"]: (one["bucket"], one["changes"], one["parameters"]) for one in odd}
-    assert found == {2: (0, 4, ["a.weight", "a.bias"]), 3: (1, 4, ["b.weight", "b.bias"])}
+    assert found == {
+        2: (0, 4, ["a.weight", "a.bias"]), 3: (0, 4, ["c.weight", "c.bias"]),
+        4: (1, 4, ["b.weight", "b.bias"]),
+    }  # fmt: skip
+    assert [one["group"] for one in odd if one.get("settled")] == [3]
     assert other == []
+
+
+SPOILT = """
+import disttrace
+disttrace.install()
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+model = torch.nn.parallel.DistributedDataParallel(net)
+for step in range(3):
+    if step == 2 and dist.get_rank() == 1:
+        net[0].bias.register_hook(lambda gradient: gradient / 0)
+    model(torch.ones(1, 2)).sum().backward()
+"""
+
+
+@pytest.mark.skipif(hooks.supported(), reason="relays see what is reduced")
+def test_gradients_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    """Of the rank whose they are, by its digest of each input."""
+    (tmp_path / "spoilt.py").write_text(SPOILT)
+    settings = {"DISTTRACE_DIR": str(tmp_path / "journals"), "DISTTRACE_DIGEST": "1"}
+    launched(tmp_path / "spoilt.py", 2, **settings)
+    found = [one for j in read_journals(tmp_path / "journals") for one in j.of("nonfinite")]
+    assert [(one["op"], one["parameters"]) for one in found] == [("all_reduce", ["0.bias"])]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from disttrace import foreign
 from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.ddp import parameters
+from disttrace.capture.digests import is_finite
 from disttrace.capture.instrumentation.process_group import GroupPart
 from disttrace.capture.native.kernels import guarded
 from disttrace.capture.objects.registry import Registry
@@ -206,7 +207,8 @@ class Relays:
         self.models = Models(capture)
         self._awaited = Awaited(capture, PART, self.models.over)
         self._update = c10d.Reducer._update_process_group
-        self._class = _relay_class(capture, self._awaited, self.models)
+        self._class: Any = _relay_class(capture, self._awaited)
+        capture.spoilt = self.spoilt
         self._holders: Registry[Any] = Registry()  # relays by their reducers, and loggers of those
         self._known: Registry[weakref.ref[Any]] = Registry()  # and by the group they stand for
 
@@ -214,8 +216,8 @@ class Relays:
         """``Reducer.__init__`` returned; it communicates only later."""
         groups = [v for v in (*args, *kwargs.values()) if isinstance(v, c10d.ProcessGroup)]
         self.given(None, reducer, groups[0] if groups else None)
-        if id(reducer) in self._holders.entries:
-            self.models.add(reducer, groups[0], args[1] if len(args) > 1 else ())
+        if (relay := self._holders.get(id(reducer))) is not None:
+            relay.model = self.models.add(reducer, groups[0], args[1] if len(args) > 1 else ())
 
     def logger_made(self, result: Any, logger: Any, reducer: Any, *args: Any) -> None:
         """A logger keeps its reducer alive."""
@@ -224,12 +226,20 @@ class Relays:
             self._holders.add(logger, relay)
 
     def given(self, result: Any, reducer: Any, group: Any) -> None:
-        relay = self._of(group)
+        shared = self._of(group)
+        relay = None if shared is None else self._made(group)
         if relay is None:
             guarded(self._capture, PART, self._capture.show_cxx)
             return
+        relay.shared = shared  # which lives as long
+        relay.model = self.models.of(reducer)
         self._holders.add(reducer, relay)
         self._update(reducer, relay)
+
+    def spoilt(self, group: Any) -> list[str]:
+        """Of what is reduced on a relay the parameters whose gradients are not finite."""
+        model = group.model if type(group) is self._class else None
+        return [] if model is None else model.spoilt()
 
     def function(self, original: Function) -> Function:
         """The wrapper of a function that takes a group and waits for what it issues."""
@@ -249,24 +259,25 @@ class Relays:
         return call
 
     def _of(self, group: Any) -> Any:
-        """A relay for ``group``; None for classes of Python, whose methods C++ calls itself."""
-        if type(group) is not c10d.ProcessGroup:
-            return None
+        """The relay of functions for ``group``; None as of ``_made``."""
         known = self._known.get(id(group))
         relay = known() if known is not None else None
-        if relay is None:
-            relay = self._class(group)
-            if not _shares_backends(relay, group):
-                return None
+        if relay is None and (relay := self._made(group)) is not None:
             self._known.add(group, weakref.ref(relay))
-            self._capture.groups.stands_for(relay, group)
+        return relay
+
+    def _made(self, group: Any) -> Any:
+        """A relay for ``group``; None for classes of Python, whose methods C++ calls itself."""
+        relay = self._class(group) if type(group) is c10d.ProcessGroup else None
+        if relay is None or not _shares_backends(relay, group):
+            return None
+        self._capture.groups.stands_for(relay, group)
         return relay
 
 
 class Models:
     """DDP's models: of which no gradient was reduced yet, though parameters change in place; and in
-    which a bucket waits for gradients that a backward pass did not have. Of the latter calls are
-    counted, where a group has one model.
+    which a bucket waits for gradients that a backward pass did not have: its relay counts calls.
     """
 
     def __init__(self, capture: Capture) -> None:
@@ -277,13 +288,18 @@ class Models:
         capture.poll(PART, self._look, functools.partial(self._look, at_exit=True))
         capture.engine.on_undo(PART, "models of DDP", self.by_group.clear)
 
-    def add(self, reducer: Any, group: c10d.ProcessGroup, buckets: Sequence[object]) -> None:
+    def of(self, reducer: Any) -> _Model | None:
+        return self._of.get(id(reducer))
+
+    def add(
+        self, reducer: Any, group: c10d.ProcessGroup, buckets: Sequence[object]
+    ) -> _Model | None:
         modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
         capture, frame = self._capture, foreign.caller(sys._getframe(1))  # that of DDP
         owner = parameters.model_of(frame)
         known = [p for _, p in parameters.named(owner()) if type(p) is torch.nn.Parameter]
         if group.size() == 1 or modes or not known:
-            return
+            return None
         number, stack = capture.groups.of(group).n, capture.sites.stack(frame)
         record = {"group": number, "stack": stack or 0, "bytes": sum(p.nbytes for p in known)}
         counts = [p._version for p in known[:_LOOKED_AT]]
@@ -292,45 +308,54 @@ class Models:
             model.usual = len(buckets) if len(known) <= parameters.MOST else 0
         living = (one for one in self.by_group.get(number, ()) if one.owner() is not None)
         self.by_group[number] = [*living, model]
+        return model
 
     def begun(self, result: Any, reducer: Any, *_: Any) -> None:
-        """The next backward pass is to reduce; what the one before it began is complete."""
-        model = self._of.get(id(reducer))
-        if model is not None and model.issued:
+        """The next backward pass is to reduce; what the one before it began is complete. Another
+        model is as far as it came.
+        """
+        model = self.of(reducer)
+        if model is None:
+            return
+        for other in self.by_group.get(model.record["group"], ()):
+            if other is not model and other.begun and other.issued < other.usual and other.tries:
+                other.tries -= 1
+                self._note_lack(other, other.without_gradient(), settled=1)
+        model.begun = True
+        if model.issued:
             # Buckets are made anew after the first pass.
             model.usual = model.usual and (model.issued if model.passes else 1)
             model.passes, model.issued = model.passes + 1, 0
 
-    def issued(self, group: int) -> None:
-        for model in self.by_group.get(group, ()):
-            model.issued, model.looks = model.issued + 1, 0
+    def _all(self) -> Iterator[_Model]:
+        return (model for models in list(self.by_group.values()) for model in models)
 
     def over(self) -> None:
         """A backward pass is over in which buckets were reduced, but for one inside of another."""
-        for model, *more in self.by_group.values():
-            if not more and 0 < model.issued < model.usual and model.tries:
+        for model in self._all():
+            if 0 < model.issued < model.usual and model.tries:
                 model.tries -= 1
                 self._note_lack(model, model.without_gradient())
 
     def _look(self, at_exit: bool = False) -> int:
         """Note how often a model changed, when that doubles; and what lacks a gradient where a
         bucket is due and nothing moves."""
-        for models in list(self.by_group.values()):
-            for one in models:
-                of = () if one.issued or one.passes else parameters.named(one.owner())
-                changes = max(map(lambda p, n: p[1]._version - n, of, one.versions), default=0)
-                if changes >= max(_CHANGES, 2 * one.noted):
-                    one.noted = changes
-                    self._note(one, changes=changes)
+        for one in self._all():
+            of = () if one.issued or one.passes else parameters.named(one.owner())
+            changes = max(map(lambda p, n: p[1]._version - n, of, one.versions), default=0)
+            if changes >= max(_CHANGES, 2 * one.noted):
+                one.noted = changes
+                self._note(one, changes=changes)
             one.looks = 0 if at_exit else one.looks + 1
-            if len(models) == 1 and one.issued < one.usual and not one.looks & one.looks - 1:
+            if one.issued < one.usual and not one.looks & one.looks - 1:
                 before, one.lacking = one.lacking, one.without_gradient()
                 self._note_lack(one, one.lacking if at_exit or before == one.lacking else ())
         return 0
 
-    def _note_lack(self, one: _Model, names: Sequence[str]) -> None:
+    def _note_lack(self, one: _Model, names: Sequence[str], **facts: Any) -> None:
         if names:
-            self._note(one, bucket=one.issued, changes=one.passes + 1, parameters=names)
+            facts |= {"bucket": one.issued, "changes": one.passes + 1, "parameters": names}
+            self._note(one, **facts)
 
     def _note(self, one: _Model, **facts: Any) -> None:
         recorder = self._capture.recorder
@@ -352,9 +377,15 @@ class _Model:
     """Buckets of a pass, as far as that is known; none where parameters may go unused."""
     issued: int = 0  # of them, in the newest pass
     passes: int = 0  # complete ones
+    begun: bool = False  # and one of them
     looks: int = 0  # since one was issued: it is looked closely at the 1st, 2nd, 4th, ...
     tries: int = 16
     lacking: Sequence[str] = ()
+
+    def spoilt(self) -> list[str]:
+        """Names of those whose gradient is not finite."""
+        found = [(n, foreign.of_torch(one, "grad")) for n, one in parameters.named(self.owner())]
+        return parameters.masked([n for n, one in found if not (one is None or is_finite(one))])
 
     def without_gradient(self) -> list[str]:
         """Names of those, unless all are."""
@@ -368,10 +399,9 @@ class RelayPart(GroupPart):
 
     origin, tells = "c++", True
 
-    def __init__(self, capture: Capture, row: Method, awaited: Awaited, models: Models) -> None:
+    def __init__(self, capture: Capture, row: Method, awaited: Awaited) -> None:
         super().__init__(capture, row, PART)
         self._awaited = awaited
-        self._models = models
         self.asynchronous = None
 
     def issues(self, owner: Any, read: CallArguments, frame: Any) -> tuple[Any, bool | None]:
@@ -383,11 +413,20 @@ class RelayPart(GroupPart):
         else:
             self.capture.recorder.issued(operation)
             self._awaited.add(operation, work)
-        if self._row.method == "allreduce":
-            self._models.issued(operation.call.group or 0)
 
 
-def _relay_class(capture: Capture, awaited: Awaited, models: Models) -> type:
+def _counted(original: Function) -> Function:
+    """``passed_on`` for what reduces a bucket, which is one more of its model's."""
+
+    def method(self: Any, *args: Any) -> Any:
+        if (model := self.model) is not None:
+            model.issued, model.looks = model.issued + 1, 0
+        return original(self.real, *args)
+
+    return method
+
+
+def _relay_class(capture: Capture, awaited: Awaited) -> type:
     """A subclass of ProcessGroup that passes everything on, and records what it passes on."""
 
     def __init__(self: Any, group: Any) -> None:
@@ -396,6 +435,7 @@ def _relay_class(capture: Capture, awaited: Awaited, models: Models) -> type:
         self.real, self._asked = group, (group.rank(), size, name)
 
     methods: dict[str, Any] = {
+        "model": None,
         "__init__": __init__,
         "getRank": lambda self: self._asked[0],
         "getSize": lambda self: self._asked[1],
@@ -403,11 +443,14 @@ def _relay_class(capture: Capture, awaited: Awaited, models: Models) -> type:
     }
     rows = {row.method: row for row in ROWS if row.method in _METHODS}
     passing = {
-        name: passed_on(capture.looking(row, _ORIGINALS[name])) for name, row in rows.items()
+        name: capture.looking(
+            row, (_counted if name == "allreduce" else passed_on)(_ORIGINALS[name])
+        )
+        for name, row in rows.items()
     }
     made = type("Relay", (c10d.ProcessGroup,), methods)
     for name, original in passing.items():
-        part = RelayPart(capture, rows[name], awaited, models)
+        part = RelayPart(capture, rows[name], awaited)
         setattr(made, name, part.wrapper(made, original))
 
     def idle() -> None:

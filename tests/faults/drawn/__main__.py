@@ -2,6 +2,7 @@
 
     make faults-random N=200 SEED=1
     PYTHONPATH=tests python -m faults.drawn --number 200 --seed 1 --jobs 4
+    PYTHONPATH=tests python -m faults.drawn --number 20 --having "parameters "
 
 Run k of seed s is drawn from (s, k) alone: ``--only k`` runs it again. Each wrong one is made
 smaller and printed with its source.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import os
 import random
 import shutil
@@ -47,6 +49,7 @@ def main() -> int:
     parser.add_argument("--number", "-n", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, nargs="*", help="these runs of the seed")
+    parser.add_argument("--having", default="", help="those whose fault or program has this text")
     parser.add_argument("--jobs", type=int, default=4, help="runs beside each other")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--keep", type=Path, help="a folder for all files of the wrong runs")
@@ -63,7 +66,12 @@ def main() -> int:
     of = functools.partial(
         drawn, options.seed, frameworks=options.frameworks, harmless=options.healthy
     )
-    numbers = options.only if options.only else range(options.number)
+    fitting = (
+        n
+        for n in itertools.count()
+        if options.having in of(n).truth.name or options.having in source(of(n).program)
+    )
+    numbers = options.only or [*itertools.islice(fitting, options.number)]
     if options.show:
         for number in numbers:
             one = of(number)

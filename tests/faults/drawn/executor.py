@@ -123,6 +123,11 @@ def problems(run: Run, said: Said) -> list[str]:
         return [*found, f"none of {sorted(truth.kinds)}; said was {kinds or 'nothing'}"]
     if truth.named and not any(set(f["culprit_ranks"]) == truth.guilty for f in right):
         found.append(f"rank {sorted(truth.guilty)} is not named")
+    names = {n for f in right for one in f.get("parameters", ()) for n in one["names"]}
+    modules = {f" of {name.partition('.')[0]} " for name in truth.parameters}
+    named = names or any(one in f["summary"] for f in right for one in modules)
+    if names - truth.parameters or (said.when != "live" and truth.parameters and not named):
+        found.append(f"parameters {sorted(names)} are named, and not {sorted(truth.parameters)}")
     return found + _misplaced(run.faulty, said, right)
 
 

@@ -16,6 +16,7 @@ from faults.drawn.group_layers import (
 )
 from faults.drawn.layer import Layer
 from faults.drawn.layers import (
+    branches,
     computing,
     data_parallel,
     equal_lines,
@@ -24,8 +25,6 @@ from faults.drawn.layers import (
     parameter_server,
     pipeline,
     ring,
-    sharded_model,
-    wrapped_model,
 )
 from faults.drawn.program import BARE, COLLECTIVE, ENDING, SPAWN, STANDALONE, TORCHRUN, Program
 from faults.drawn.store_layers import (
@@ -34,6 +33,7 @@ from faults.drawn.store_layers import (
     polls_all_day,
     store_barrier,
     store_protocol,
+    turns_in_store,
 )
 
 LAYERS: tuple[tuple[Callable[[random.Random, int], Layer], frozenset[int]], ...] = (
@@ -41,12 +41,13 @@ LAYERS: tuple[tuple[Callable[[random.Random, int], Layer], frozenset[int]], ...]
     (some_of_them, frozenset({3, 4})), (pipeline, frozenset({2, 3, 4})),
     (ring, frozenset({2, 3, 4})), (parameter_server, frozenset({2, 3, 4})),
     (store_protocol, frozenset({2, 3, 4})), (store_barrier, frozenset({2, 3, 4})),
-    (objects, frozenset({2, 3, 4})), (wrapped_model, frozenset({2, 3})),
-    (sharded_model, frozenset({2, 4})), (other_thread, frozenset({2, 3, 4})),
+    (objects, frozenset({2, 3, 4})), (branches, frozenset({2, 3})),
+    (branches, frozenset({2, 4})), (other_thread, frozenset({2, 3, 4})),
     (listener, frozenset({2, 3, 4})), (computing, frozenset({2, 3, 4})),
     (equal_lines, frozenset({2, 3, 4})), (equal_lines, frozenset({2, 3, 4})),
     (logging_by_rank, frozenset({2, 3, 4})), (made_by_hand, frozenset({2, 3, 4})),
     (lock_in_store, frozenset({2, 3})), (polls_all_day, frozenset({2, 3, 4})),
+    (turns_in_store, frozenset({2, 3, 4})),
     (groups_in_steps, frozenset({2, 3, 4})), (retried_wait, frozenset({2, 3, 4})),
 )  # fmt: skip
 

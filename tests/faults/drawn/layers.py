@@ -118,33 +118,44 @@ def objects(draw: random.Random, world: int) -> Layer:
     return Layer((), (together(template, world, root="0", group="world"),))
 
 
-def wrapped_model(draw: random.Random, world: int) -> Layer:
-    """DistributedDataParallel: C++ issues the reductions."""
-    width = draw.choice((4, 128))
-    return Layer(
-        (f"model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear({width}, {width}))",),
-        (together(f"model(torch.ones(2, {width})).sum().backward()", world),),
-    )
-
-
-def sharded_model(draw: random.Random, world: int) -> Layer:
-    """FSDP2: parameters are gathered before they are used, gradients scattered after."""
-    width = draw.choice((8, 64))
+def branches(draw: random.Random, world: int) -> Layer:
+    """A model whose parts are used or not, in DDP or FSDP2."""
+    shard = "fully_shard({}, mesh=init_device_mesh('cpu', (WORLD,)), ignored_params=ignored)"
+    wrapped = draw.choice(
+        (
+            "torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1e-4)",
+            "torch.nn.parallel.DistributedDataParallel(net)",
+            shard.format("net"),
+            f"[{shard.format('part')} for part in (*net.children(), net)][-1]",
+        )
+    ).replace("WORLD", str(world))
     return Layer(
         (
-            f"mesh = init_device_mesh('cpu', ({world},))",
-            f"shards = torch.nn.Sequential(*[torch.nn.Linear({width}, {width}) for _ in range(2)])",
-            "for part in (*shards, shards): fully_shard(part, mesh=mesh)",
+            "class Branches(torch.nn.Module):",
+            "    def __init__(self):",
+            "        super().__init__()",
+            "        self.a, self.b, self.c = (torch.nn.Linear(4, 4) for _ in 'abc')",
+            "    def forward(self, x, off):",
+            "        used = [getattr(self, n) for n in 'abc' if n != off]",
+            "        return sum(one(x).sum() for one in used if one is not None)",
+            NET,
+            f"branches = {wrapped}",
         ),
-        (together(f"shards(torch.ones(2, {width})).sum().backward()", world),),
-    )
+        (together("[branches.zero_grad(), branches(torch.ones(1, 4), {off}).backward()]", world,
+                  off="None"),),
+    )  # fmt: skip
+
+
+NET = "net, ignored = Branches(), set()"
 
 
 def equal_lines(draw: random.Random, world: int) -> Layer:
     """Several collectives of one shape from lines of their own: leaving one out hangs nobody."""
     size = draw.choice((4, 1024))
     names = ("grad", "norm", "loss")[: draw.randint(2, 3)]
-    setup = [f"def {name}(): dist.all_reduce(torch.ones({size}))" for name in names]
+    setup = ["def reduce(tensor): dist.all_reduce(tensor)"]
+    by = draw.choice(("dist.all_reduce", "reduce"))  # or one line of a helper
+    setup += [f"def {name}(): {by}(torch.ones({size}))" for name in names]
     return Layer(tuple(setup), tuple(together(f"{name}()", world) for name in names))
 
 

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from faults.drawn.layers import NET
 from faults.drawn.program import (
     BARE,
     COLLECTIVE,
@@ -106,8 +107,52 @@ def repeat(draw: random.Random, program: Program) -> Faulty | None:
     if chosen is None:
         return None
     index, act, rank, step = chosen
-    once_more = (act.code(),)
+    once_more = (act.code(),) * draw.choice((1, 1, 2, 3))
     return changed(program, (index, rank, step), "repeat", out_of_step(program), after=once_more)
+
+
+def parameters(draw: random.Random, program: Program) -> Faulty | None:
+    """A part of one rank's model is unused in one step, or else frozen, ignored or missing."""
+    able = [i for i, act in enumerate(program.body) if "{off}" in act.template]
+    if not able:
+        return None
+    rank, name = draw.randrange(program.world), draw.choice("abc")
+    how = draw.choice(("unused", "frozen", "ignored", "missing"))
+    names = frozenset({f"{name}.weight", f"{name}.bias"})
+    ignore = "torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model"
+    line = {
+        "frozen": f"net.{name}.requires_grad_(False)", "missing": f"net.{name} = None",
+        "ignored": f"ignored.update(net.{name}.parameters()); {ignore}(net, {sorted(names)})",
+    }.get(how, "pass")  # fmt: skip
+    at = program.setup.index(NET) + 1
+    setup = (*program.setup[:at], f"if rank == {rank}: {line}", *program.setup[at:])
+    place = (able[0], rank, draw.randrange(max(1, program.steps - 1)))
+    off = (program.body[able[0]].code(off=repr(name)),) if how == "unused" else None
+    kinds = out_of_step(program) | FAILED
+    return changed(
+        program.but(setup=setup), place, f"parameters {how}", kinds, instead=off, parameters=names
+    )
+
+
+def not_finite(draw: random.Random, program: Program) -> Faulty | None:
+    """One rank's input of a sum is not a number, or infinite."""
+    fitting = {"reduce": "SUM", "dtype": "float32"}.items()
+    able = [
+        i for i, act in enumerate(program.body)
+        if fitting <= act.fields.items() and "dist." in act.template and "reduce" in act.template
+    ]  # fmt: skip
+    if not able:
+        return None
+    act, rank = program.body[draw.choice(able)], draw.randrange(program.world)
+    value = f"float('{draw.choice(('nan', 'inf', '-inf'))}') * torch.ones("
+    line = act.code().replace("torch.ones(", value)
+    step, looks = draw.randrange(program.steps), {"DISTTRACE_DIGEST": "1"}
+    environ = dict.fromkeys(range(program.world), looks)
+    return changed(
+        program.but(launch=BARE, environ=environ), (program.body.index(act), rank, step),
+        "not finite", frozenset({"value_divergence"}), instead=(line,), named=True, hangs=False,
+        line=line,
+    ) if rank in act.ranks else None  # fmt: skip
 
 
 def swap(draw: random.Random, program: Program) -> Faulty | None:

@@ -79,7 +79,7 @@ def pauses(draw: random.Random, program: Program) -> Faulty | None:
 def equal_line(draw: random.Random, program: Program) -> Faulty | None:
     """One rank leaves out a call that is like the next one: results are mixed from there on."""
     lines = {line[4 : line.index(":")]: line for line in program.setup if line.startswith("def ")}
-    reduces = {name for name, line in lines.items() if "dist.all_reduce" in line}
+    reduces = {name for name, line in lines.items() if "reduce(torch" in line}
     able = [i for i, act in enumerate(program.body) if act.template in reduces]
     if not able or program.world < 3:
         return None

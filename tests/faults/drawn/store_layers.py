@@ -53,6 +53,22 @@ def store_barrier(draw: random.Random, world: int) -> Layer:
     )
 
 
+def turns_in_store(draw: random.Random, world: int) -> Layer:
+    """What C++ exchanges for symmetric memory: a key of each rank in each turn."""
+    prefix = draw.choice(("CUDASymmetricMemory", "NVSHMEMSymmetricMemory", "NCCLAllocation"))
+    return Layer(
+        (
+            "shared = dist.distributed_c10d._get_default_store()",
+            "handles, turns = dist.PrefixStore('symmetric_memory-0', shared), iter(range(999))",
+            "def rendezvous():",
+            "    turn = next(turns)",
+            f"    handles.set(f'{prefix}/{{turn}}/{{rank}}', b'handle')",
+            f"    for one in range({world}): handles.get(f'{prefix}/{{turn}}/{{one}}')",
+        ),
+        (together("rendezvous()", world, COUNT),),
+    )
+
+
 def listener(draw: random.Random, world: int) -> Layer:
     """A thread waits for a control message over its own connection: a TCPStore serves one call."""
     return Layer(

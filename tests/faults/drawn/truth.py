@@ -49,6 +49,8 @@ class Truth:
     """A journal is missing: nothing certain is asked for, but no all-clear either."""
     line: str | None = None
     """The line of the program that has to be shown; some line of it has to be at any rate."""
+    parameters: frozenset[str] = frozenset()
+    """Of these some have to be named in the end, and never another one."""
     unsaid: tuple[str, ...] = ()
     """Words that would send a person elsewhere."""
 

@@ -299,6 +299,7 @@ def spoil(folder: Path, numbers: dict[int, int], **where_from: int) -> None:
         if journal.rank in numbers:
             q = numbers[journal.rank]
             keys = {"group": group, "op": "all_reduce", "stack": where}
+            keys |= {"parameters": ["head.bias"]} if q == 17 else {}
             journal.define("nonfinite", t=(50 + q) * MS, q=q, **keys)
         leave(journal, 500 * MS)
 
@@ -314,8 +315,9 @@ def test_the_rank_and_the_line_of_the_first_input_that_is_not_finite(
     assert len(found.culprits) == 1
     assert found.summary == (
         "The input of rank 1 is not finite (NaN or infinite) in all_reduce #17 of the default group"
-        " at train.py:7: the first, before it was reduced."
+        " at train.py:7: the first, before it was reduced (gradient of head.bias)."
     )
+    assert [names for _, names in found.parameters] == [("head.bias",)]
     assert main(["diagnose", str(tmp_path), "--json"]) == 1
     told = json.loads(capsysbinary.readouterr().out)
     schema = json.loads((files("disttrace_viewer.diagnosis") / "diagnose.schema.json").read_text())
@@ -405,10 +407,36 @@ def test_of_a_bucket_that_a_rank_did_not_reduce_the_parameters_are_named(
             journal.begin(reduced, 210 * MS, q=4)
             continue
         names = {"bucket": 1, "parameters": ["b.bias", "b.weight"], "bytes": 48, "changes": 3}
+        names["stack"] = journal.stack(("train.py", 7, "main"))
         journal.define("unreduced", t=at * MS, group=group, over=at * MS, **names)
         if next_op:
             journal.begin(journal.collective(group, next_op), 260 * MS, q=4)
     kind = "op_mismatch" if next_op else "missing_participant"
     found = finds(tmp_path, kind, [1] if at > 200 else [])
-    named = "Rank 1 has not reduced bucket 1 of the model: no gradient of b.bias, b.weight in"
+    named = "Rank 1 has not reduced bucket 1 of the model (train.py:7): no gradient of b.bias,"
     assert (named in found.summary) == (at > 200)
+
+
+def test_a_deadlock_is_told_with_the_gradients_that_it_waits_for(tmp_path: Path) -> None:
+    """Rank 1 went on to another group, and rank 0 is in DDP's all_reduce."""
+    for journal, group in alive(steps(tmp_path, 2)):
+        sub = journal.group(name="1", ranks=[0, 1], size=2, rank=journal.rank, default=False)
+        reduced = journal.collective(group, origin="c++")
+        journal.begin(journal.collective(sub) if journal.rank else reduced, 220 * MS, q=3)
+        names = {"bucket": 0, "parameters": ["a.bias"], "bytes": 48, "changes": 3}
+        if journal.rank:
+            journal.define("unreduced", t=210 * MS, group=group, over=205 * MS, **names)
+    found = finds(tmp_path, "deadlock", [1])
+    assert "Rank 1 has not reduced bucket 0 of the model: no gradient of a.bias" in found.summary
+
+
+def test_of_several_models_that_of_the_pass_before_is_told(tmp_path: Path) -> None:
+    """Rank 1 is in the next model's bucket, which is of another size."""
+    for journal, group in alive(steps(tmp_path, 2)):
+        reduced = journal.collective(group, origin="c++", shapes=[[4 + (journal.rank or 0)]])
+        journal.begin(reduced, 210 * MS, q=3)
+        names = {"bucket": 0, "parameters": ["aux.bias"], "bytes": 48, "changes": 3, "settled": 1}
+        if journal.rank:
+            journal.define("unreduced", t=205 * MS, group=group, over=205 * MS, **names)
+    found = finds(tmp_path, "shape_mismatch", [1])
+    assert "Rank 1 has not reduced bucket 0 of the model: no gradient of aux.bias" in found.summary

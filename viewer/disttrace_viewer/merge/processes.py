@@ -282,7 +282,10 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
             for one in listed["digest"]
         ),
         nonfinite=tuple(
-            values.NonFinite(**of(one), op=one["op"], seq=one["q"]) for one in listed["nonfinite"]
+            values.NonFinite(
+                **of(one), op=one["op"], seq=one["q"], parameters=tuple(one.get("parameters") or ())
+            )
+            for one in listed["nonfinite"]
         ),
         unreduced=tuple(
             values.Unreduced(
@@ -290,6 +293,7 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
                 **{name: one.get(name, 0) for name in ("bytes", "changes", "bucket")},
                 over_ns=one["over"],
                 parameters=tuple(one.get("parameters") or ()),
+                settled=bool(one.get("settled")),
             )
             for one in listed["unreduced"]
         ),

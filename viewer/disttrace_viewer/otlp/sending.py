@@ -26,8 +26,7 @@ QUEUE = 32768
 """Spans waiting at most (OTEL_BSP_MAX_QUEUE_SIZE): about 100 MB."""
 DELAY_MS = 1000
 """A batch is sent when it is full or this old (OTEL_BSP_SCHEDULE_DELAY)."""
-TRIES = 3
-"""By the exporter, which itself repeats what may help for as long as a request may take."""
+TRIES = 3  # by the exporter, which itself repeats what may help for as long as a request may take
 GIVE_UP_MS = 10_000
 """After the job: so long without a delivery, and the rest is given up (OTEL_BSP_EXPORT_TIMEOUT)."""
 LONGEST_S = 300.0
@@ -49,15 +48,12 @@ class Sender(SpanProcessor, SpanExporter):
     ) -> None:
         """``make`` gives the exporter. Raises ViewerError for settings that the SDK refuses."""
         self.sent = self.dropped = 0
-        self._reason = ""
-        self.name = name
-        self._say = say
+        self._reason, self.name, self._say = "", name, say
         self._size = _setting("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE)
         self._patience = _setting("OTEL_BSP_EXPORT_TIMEOUT", GIVE_UP_MS) / 1000
         self._changed = threading.Condition()
-        self._waiting = 0
+        self._waiting, self._last_success = 0, 0.0
         self._failing = self._gave_up = False
-        self._last_success = 0.0
         self._said: set[str] = set()
         self._worker: int | None = None
         self._heard = _Heard(self._hear)

@@ -187,6 +187,8 @@ class NonFinite(NamedTuple):
     seq: int | None
     """The collective's number in the group; None where torch found it outside of any."""
     stack: Stack
+    parameters: tuple[str, ...] = ()
+    """Of a model of DDP those whose gradients were not finite."""
 
 
 class Unreduced(NamedTuple):
@@ -207,6 +209,8 @@ class Unreduced(NamedTuple):
     bucket: int = 0
     """The one that waits for the gradients of ``parameters``."""
     parameters: tuple[str, ...] = ()
+    settled: bool = False
+    """Whether another model was used next."""
 
 
 @dataclass(frozen=True, slots=True)

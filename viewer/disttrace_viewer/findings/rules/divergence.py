@@ -18,7 +18,7 @@ from disttrace_viewer.evidence.mismatches import aligned, called_from, minority
 from disttrace_viewer.evidence.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding, Scope, why
-from disttrace_viewer.findings.rules import swallowed
+from disttrace_viewer.findings.rules import outside, swallowed
 from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace, Stream
 from disttrace_viewer.trace.operation import is_nan_check
 from disttrace_viewer.trace.process import Digest, NonFinite, Stack, Unreduced
@@ -27,7 +27,8 @@ from disttrace_viewer.wording.sentences import ELSEWHERE, MAJORITY, NOT_BY_C10D
 
 _AT_LAST = mismatches.KINDS | {"missing_participant", "no_progress"}
 """What a call too many or too few comes to."""
-_IN_THE_END = _AT_LAST | {"deadlock", "group_mismatch", "store_key_missing"}
+_OUTSIDE = frozenset({"deadlock", "group_mismatch", "store_key_missing"})
+_IN_THE_END = _AT_LAST | _OUTSIDE
 """The same, in a group or outside of it."""
 
 
@@ -69,6 +70,11 @@ def _at(lines: Iterable[tuple[Place, Sequence[int]]]) -> tuple[CodeLocation, ...
 
 def traced_back(case: Case, finding: RuleFinding) -> RuleFinding:
     """An error with the call since which its group was out of step, where that was before it."""
+    inside = [wait.op for wait in case.waits] if finding.kind in _OUTSIDE else []
+    found = outside.without_gradients(case, finding, inside)
+    found = _by_other_lines(case, finding, of_modules=True) if found is finding else found
+    if found is not finding:
+        return found
     for stream, shift in case.steps.items():
         number = _came_to(case, finding, stream)
         mixed = 0 if number is None else _mixed(case, stream, shift, before=number)
@@ -89,24 +95,28 @@ def traced_back(case: Case, finding: RuleFinding) -> RuleFinding:
     return _by_other_lines(case, finding)
 
 
-def _by_other_lines(case: Case, finding: RuleFinding) -> RuleFinding:
+def _by_other_lines(case: Case, finding: RuleFinding, *, of_modules: bool = False) -> RuleFinding:
     """An error with the collective from which on members came by different lines, up to the last
     that all have made before it, if they had always come to each of these lines together: a call
-    that was left out just now is followed by too few others for anybody to show it.
-    """
+    that was left out just now is followed by too few others for anybody to show it. ``of_modules``:
+    only where all came for modules of FSDP's, whose order is one."""
+    what = "modules" if of_modules else "lines"
     for stream, number in _up_to(case, finding).items():
-        parted, sides = _parted_before(case, stream, number)
+        shift = case.steps.get(stream) if of_modules else None
+        number = number if shift is None else min(number, shift.number)
+        parted, sides = _parted_before(case, stream, number, of_modules=of_modules)
         if sides:
             trace, group = case.trace, case.trace.groups[stream[0] or 0]
             came = sentences.listed(
                 [f"{sentences.processes(trace, who)} by {_call(place)}" for place, who in sides]
             )
             last = parted == number - 1
-            which = "the last that all have made" if last else "from which on lines differ"
+            which = "the last that all have made" if last else f"from which on {what} differ"
             return replace(
                 finding,
                 summary=f"{finding.summary} To #{parted} of {sentences.group(group, trace)},"
-                f" {which}, came {came}: one of these lines was left out, or called twice.",
+                f" {which}, came {came}: one of these {what} was left out, or called twice.",
+                hint=_LEFT_OUT if of_modules else finding.hint,
                 locations=(*finding.locations, *_at(sides)),
             )
     return finding
@@ -126,13 +136,14 @@ def _up_to(case: Case, finding: RuleFinding) -> dict[Stream, int]:
     return found
 
 
+_LEFT_OUT = "Look for what leaves a module out on one rank: an expert without tokens, a branch."
+
+
 def _parted_before(
-    case: Case, stream: Stream, number: int
+    case: Case, stream: Stream, number: int, *, of_modules: bool
 ) -> tuple[int, list[tuple[Place, list[int]]]]:
     """The first collective before ``number`` to which members came by different lines, as they did
-    to the last one; with each line the members at it. None of them where some line was new to those
-    of another one.
-    """
+    to the last one, with the members of each; none where a line was new to those of another."""
     nothing: tuple[int, list[tuple[Place, list[int]]]] = (number, [])
     group = case.trace.groups[stream[0] or 0]
     members = [m.process for m in group.members]
@@ -151,7 +162,10 @@ def _parted_before(
         if at < before:
             break
     known = {here[0] for here in places[:at]}
-    if at == before or len({*places[-1]}) == 1 or not known.issuperset(places[at]):
+    if at == before:
+        return nothing
+    ended = len({*places[-1]}) == 1 or not known.issuperset(places[at])
+    if ended if not of_modules else any(" of " not in named for named, _ in places[at]):
         return nothing
     sides = together(zip(places[at], members, strict=True))
     return first + at, sorted(sides.items(), key=lambda side: -len(side[1]))
@@ -256,14 +270,12 @@ def _did(trace: JobTrace, shift: Shift[int, Place]) -> str:
 
 def _calls(shift: Shift[int, Place]) -> str:
     distinct = list(dict.fromkeys(map(_call, shift.calls)))
-    if len(shift.calls) > 1 and len(distinct) == 1:
-        return f"{len(shift.calls)} calls of {distinct[0]}"
-    return sentences.listed(distinct)
+    many = f"{len(shift.calls)} calls of " if len(distinct) == 1 < len(shift.calls) else ""
+    return many + sentences.listed(distinct)
 
 
 def _call(place: Place) -> str:
-    op, frame = place
-    return op if frame is None else f"{op} at {sentences.place(frame)}"
+    return place[0] if place[1] is None else f"{place[0]} at {sentences.place(place[1])}"
 
 
 def find_nonfinite(case: Case) -> Iterator[RuleFinding]:
@@ -309,7 +321,8 @@ def _nonfinite(case: Case, at: dict[int, NonFinite], raised: Sequence[int]) -> R
         kind="value_divergence",
         because=why((len({trace.processes[p].host for p in members}) > 1, sentences.CLOCKS)),
         summary=f"The {inputs} not finite (NaN or infinite){where}{line}"
-        + (": the first, before it was reduced." if named else ", all at once."),
+        + (": the first, before it was reduced" if named else ", all at once")
+        + (f" (gradient of {names.parameters(one.parameters)})." if one.parameters else "."),
         hint="Look for what that rank fed into it: its batch, a division by zero, a logarithm, an"
         " overflow, a message or a broadcast that it got. With DISTTRACE_DIGEST=1 each call is"
         " looked at.",
@@ -320,6 +333,7 @@ def _nonfinite(case: Case, at: dict[int, NonFinite], raised: Sequence[int]) -> R
         locations=places,
         at_ns=one.t_ns,
         nonfinite=(first[0], one),
+        parameters=((first[0], one.parameters),) if one.parameters else (),
         scope=Scope.of(roots=raised, members=followed),
     )
 

@@ -197,22 +197,25 @@ def without_gradients(case: Case, finding: RuleFinding, inside: Iterable[Op]) ->
     """The finding, where DDP reduces in ``inside`` what another rank had no gradients of."""
     trace, lacking = case.trace, dict[int, Unreduced]()
 
-    def reduces(op: Op) -> bool:
-        of = op.call.origin, op.call.op, trace.group_id(op.call)
-        return of == ("c++", "all_reduce", finding.group)
+    def reduced(ops: Iterable[Op]) -> dict[str | None, list[Op]]:
+        ops = (op for op in ops if (op.call.origin, op.call.op) == ("c++", "all_reduce"))
+        return together((trace.group_id(op.call), op) for op in ops)
 
-    came = {op.process for op in inside if reduces(op)}
-    for p in {*range(len(trace.processes))} - came if came else ():
-        kept = filter(reduces, case.sample.of_process.get(p, ()))
-        since = max((op.begin_ns for op in kept), default=0)
+    came = reduced(inside)
+    here = {(op.process, group) for group, ops in came.items() for op in ops}
+    for p, process in enumerate(trace.processes) if came else ():
+        kept = reduced(case.sample.of_process.get(p, ()))
         in_pass = any("/torch/autograd/" in frame.file for frame in case.evidence.stack(p))
-        for one in trace.processes[p].unreduced if not in_pass else ():
-            if one.parameters and one.group == finding.group and one.t_ns >= since:
-                lacking[p] = one
+        for one in process.unreduced:
+            over = not in_pass and (p, one.group) not in here
+            since = max((op.begin_ns for op in kept.get(one.group, ())), default=0)
+            if one.group in came and (one.settled or (over and one.t_ns >= since)):
+                lacking |= {p: one} if one.parameters else {}
     if not lacking:
         return finding
     reported = (
-        f" {sentences.subject(trace, [p])} has not reduced bucket {one.bucket:,} of the model: no"
+        f" {sentences.subject(trace, [p])} has not reduced bucket {one.bucket:,} of the model"
+        f"{'' if (at := innermost(one.stack)) is None else f' ({sentences.place(at)})'}: no"
         f" gradient of {parameters(one.parameters)} in backward pass {one.changes:,}."
         for p, one in lacking.items()
     )
@@ -220,7 +223,7 @@ def without_gradients(case: Case, finding: RuleFinding, inside: Iterable[Op]) ->
         finding,
         summary=finding.summary + "".join(reported),
         parameters=tuple((p, one.parameters) for p, one in lacking.items()),
-        culprits=(*lacking, *sorted({*finding.culprits} - came - {*lacking})),
+        culprits=(*lacking, *sorted({*finding.culprits} - {p for p, _ in here} - {*lacking})),
         hint="Look for a branch that leaves these out (on the rank, on the data, an expert without"
         " tokens): DistributedDataParallel allows it with find_unused_parameters=True only.",
     )
