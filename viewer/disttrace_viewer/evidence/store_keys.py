@@ -154,7 +154,8 @@ class Setters:
                 turns = {
                     p: [tuple(map(int, n[:at] + n[at + 1 :])) for n in of] for p, of in came.items()
                 }
-                if len({turn for of in turns.values() for turn in of}) > 1:  # one that goes on
+                goes_on = {(*n[:at], *n[at + 1 :]) for of in series.values() for n in of}
+                if len(goes_on) > 1:
                     return {p: max(of) for p, of in turns.items()}
         return {}
 
