@@ -113,7 +113,7 @@ class Digests:
             self._spoilt.add(entry.n)
             seq = entry.counter(entry.backend("cpu")).n
             stack = capture.sites.stack(frame)
-            found = {"stack": stack, "parameters": capture.spoilt(group) or None}
+            found = {"stack": stack, "parameters": capture.spoilt(group, is_finite) or None}
             keys = {key: value for key, value in found.items() if value is not None}
             module = (capture.module_of() or {}).get("module")
             named = op if module is None else f"{op} of {module}"

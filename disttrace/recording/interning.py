@@ -10,6 +10,7 @@ is defined: what is not known by then is recorded as far as a few last definitio
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import marshal
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -30,6 +31,8 @@ MOST = 50_000
 
 VARIANTS = 64
 """Signatures of one operation at one place that are defined; later ones stand in begin records."""
+
+_LONG = 512  # bytes of a definition, of more a digest is kept
 
 VARYING = ("name", "shapes", "dtypes", "bytes", "splits", "reduce_op", "root", "args")
 
@@ -213,6 +216,8 @@ class InternTable:
             told = marshal.dumps((op, synchronous, dict(keys), whole), 2)  # equal for equal values
         except ours(ValueError):  # of another type than JSON has
             told = encode([op, synchronous, keys, whole])
+        if len(told) > _LONG:  # by names of parameters
+            told = hashlib.sha256(told).digest()
         identity = keys.get("stack"), told, id(counter)
         call = self._calls.get(identity)
         if call is None and new:

@@ -195,6 +195,42 @@ def test_what_fsdp_calls_bears_the_name_of_its_module(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+HELD = """
+import sys, tracemalloc
+import disttrace
+disttrace.install(dir=sys.argv[1])
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+mesh = dist.init_device_mesh("cpu", (2,))
+class Many(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        for n in range(199):
+            self.register_parameter(f"weight_{n}", torch.nn.Parameter(torch.ones(2)))
+    def forward(self, x):
+        return x + sum(one.sum() for one in self.parameters())
+def held(count):
+    model = torch.nn.Sequential(*(Many() for _ in range(count)))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    tracemalloc.start()
+    model(torch.ones(1)).sum().backward()
+    ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/disttrace/*")])
+    tracemalloc.stop()
+    return sum(one.size for one in ours.statistics("filename"))
+held(1)
+print((held(9) - held(3)) / (6 * 199))
+"""
+
+
+def test_names_take_less_than_50_bytes_a_parameter(tmp_path: Path) -> None:
+    """So those of a model of 100,000 take less than 5 MB."""
+    assert float(preloaded("-c", HELD, tmp_path).check().stdout.split()[0]) < 50
+
+
 UNREDUCED = """
 import contextlib
 import disttrace

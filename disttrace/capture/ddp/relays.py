@@ -31,7 +31,6 @@ from disttrace import foreign
 from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.ddp import parameters
-from disttrace.capture.digests import is_finite
 from disttrace.capture.instrumentation.process_group import GroupPart
 from disttrace.capture.native.kernels import guarded
 from disttrace.capture.objects.registry import Registry
@@ -236,10 +235,10 @@ class Relays:
         self._holders.add(reducer, relay)
         self._update(reducer, relay)
 
-    def spoilt(self, group: Any) -> list[str]:
+    def spoilt(self, group: Any, is_finite: Callable[[Any], bool]) -> list[str]:
         """Of what is reduced on a relay the parameters whose gradients are not finite."""
         model = group.model if type(group) is self._class else None
-        return [] if model is None else model.spoilt()
+        return [] if model is None else model.spoilt(is_finite)
 
     def function(self, original: Function) -> Function:
         """The wrapper of a function that takes a group and waits for what it issues."""
@@ -382,7 +381,7 @@ class _Model:
     tries: int = 16
     lacking: Sequence[str] = ()
 
-    def spoilt(self) -> list[str]:
+    def spoilt(self, is_finite: Callable[[Any], bool]) -> list[str]:
         """Names of those whose gradient is not finite."""
         found = [(n, foreign.of_torch(one, "grad")) for n, one in parameters.named(self.owner())]
         return parameters.masked([n for n, one in found if not (one is None or is_finite(one))])

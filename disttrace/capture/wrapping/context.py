@@ -67,7 +67,7 @@ class Capture:
         # The parameters that an exception of DDP's is about.
         self.parameters_of: Callable[[BaseException], list[str]] = lambda error: []
         # The module of FSDP's for which this thread calls, with its parameters.
-        self.spoilt: Callable[[Any], list[str]] = lambda group: []
+        self.spoilt: Callable[..., list[str]] = lambda *_: []
         self.module_of: Callable[[], dict[str, Any] | None] = lambda: None
         # Runs a callback once a module is imported: torch is half imported at installation.
         self.when_imported: Callable[[str, Callable[[ModuleType], None]], None] = lambda *_: None
