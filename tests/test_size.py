@@ -20,10 +20,10 @@ from support.scenes import S, beat, stand, steps  # noqa: E402
 
 ROOMS: dict[str, int] = {
     "disttrace": 3_600,
-    "disttrace/capture": 7_850,
+    "disttrace/capture": 7_900,
     "disttrace/commands": 750,
     "disttrace/integrations": 150,
-    "disttrace/journal": 2_100,
+    "disttrace/journal": 2_150,
     "disttrace/lifecycle": 2_600,
     "disttrace/recording": 1_600,
     "disttrace/redact": 650,
@@ -39,7 +39,7 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/findings": 7_100,
     "viewer/disttrace_viewer/load": 7_250,
     "viewer/disttrace_viewer/merge": 2_550,
-    "viewer/disttrace_viewer/otlp": 1_650,
+    "viewer/disttrace_viewer/otlp": 1_700,
     "viewer/disttrace_viewer/replay": 650,
     "viewer/disttrace_viewer/states": 1_900,
     "viewer/disttrace_viewer/trace": 1_300,
@@ -48,7 +48,7 @@ ROOMS: dict[str, int] = {
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 67,000 in all."""
-TESTS = 65_950
+TESTS = 65_900
 FILES = 309
 NAMED_TWICE = 0
 FILES_ENTERED, MODULES, CLIMBS = 84, 108, 2
