@@ -66,8 +66,9 @@ class Capture:
         self.show_cxx: Callable[[], None] = lambda: None  # see whatever C++ issues from now on
         # The parameters that an exception of DDP's is about.
         self.parameters_of: Callable[[BaseException], list[str]] = lambda error: []
-        # The module of FSDP's for which this thread calls, with its parameters.
+        # Of what DDP reduces on a group the parameters whose gradients are not finite.
         self.spoilt: Callable[..., list[str]] = lambda *_: []
+        # The module of FSDP's for which this thread calls, with its parameters.
         self.module_of: Callable[[], dict[str, Any] | None] = lambda: None
         # Runs a callback once a module is imported: torch is half imported at installation.
         self.when_imported: Callable[[str, Callable[[ModuleType], None]], None] = lambda *_: None

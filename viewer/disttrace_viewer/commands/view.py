@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Write the report to standard output; 0, or ``ViewerError`` with 2."""
+    trace = common.read(args)
     from disttrace_viewer.api.verdict import others, print_others
 
-    trace = common.read(args)
     trace.print(
         ranks=args.rank,
         groups=args.group,

@@ -48,7 +48,10 @@ _CUES = (
 )  # fmt: skip
 """Words of which a line has one that begins anything."""
 _STACKS = (
-    re.compile(r"Process \d+: |Thread \w+ \((?:active|idle)|^    [^\s()][^()]* \([^()]+:\d+\)\s*$"),
+    re.compile(
+        r"Process \d{1,18}: |Thread \w{1,40} \((?:active|idle)"
+        r"|^    [^\s()][^()]{0,250} \([^()]{1,250}:\d{1,9}\)\s*$"
+    ),
     py_spy.HEADING,
 )
 """Of stacks of py-spy that stand within a log; one of both would take ten times as long."""
@@ -125,7 +128,7 @@ def _host(path: str) -> str:
     return path if _torchrun(path) is None else path.rsplit("/", 3)[0]
 
 
-_OF_NAME = re.compile(r"(?i)(?:.*[^a-z/])?rank[_=-]?(\d{1,7})(?:[._-][^/]*)?")
+_OF_NAME = re.compile(r"(?i)(?:.{0,255}[^a-z/])?rank[_=-]?(\d{1,7})(?:[._-][^/]{0,255})?")
 
 
 def _by_names(paths: Sequence[str]) -> dict[str, int]:
