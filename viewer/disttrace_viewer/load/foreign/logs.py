@@ -54,7 +54,7 @@ _STACKS = (
     ),
     py_spy.HEADING,
 )
-"""Of stacks of py-spy that stand within a log; one of both would take ten times as long."""
+"""Of py-spy's stacks in a log; one of both takes ten times as long."""
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)(?:: \(RANK (\d{1,7})\))?")
 _FRAME = re.compile(r'\s{0,32}File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,300})')
 _BOX = re.compile(r"[│|] (.{10,250}?) [│|]\s*$")
@@ -78,9 +78,8 @@ _ODD = ("utf-8", "surrogateescape")
 _HEAD = 12
 """Letters of a line that tell whether an earlier one was printed by the same rank."""
 _NUMBERS = re.compile("[0-9]+")
-_RECENT, _WENT_ON = 2000, 3
-_PATIENCE = 500
-"""Lines without a word of what has begun, by which it has ended."""
+_RECENT, _WENT_ON, _PATIENCE = 2000, 3, 500
+"""Lines looked back at; repeats that show that it goes on; lines by which it has ended."""
 _LONGEST = 2000
 """Letters of a statement of the watchdog's."""
 _FEW = 40
@@ -133,8 +132,8 @@ _OF_NAME = re.compile(r"(?i)(?:.{0,255}[^a-z/])?rank[_=-]?(\d{1,7})(?:[._-][^/]{
 
 def _by_names(paths: Sequence[str]) -> dict[str, int]:
     """Ranks by names of files, of which there are several (it may be that of a LoRA)."""
-    names = {path: _OF_NAME.fullmatch(path.rpartition("/")[2]) for path in paths}
-    found = {path: int(name[1]) for path, name in names.items() if name is not None}
+    names = ((path, _OF_NAME.fullmatch(path.rpartition("/")[2])) for path in paths)
+    found = {path: int(name[1]) for path, name in names if name is not None}
     return found if 1 < len({*found.values()}) > max(found.values()) // 2 else {}
 
 
