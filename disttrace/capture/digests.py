@@ -125,11 +125,12 @@ class Digests:
         op: str,
         name: str,
         entry: GroupEntry,
-        tensors: torch.Tensor | Iterable[torch.Tensor],
+        tensors: torch.Tensor | Iterable[torch.Tensor] | None,
         frame: types.FrameType | None,
     ) -> None:
-        """Note the digest, if it is the turn of this one. ``entry``: whose members have it."""
-        if self._is_turn(entry, op, name):
+        """Note the digest, if it is the turn of this one. ``entry``: whose members have it;
+        ``tensors``: None where they are yet to come."""
+        if self._is_turn(entry, op, name) and tensors is not None:
             given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
             dynamo.call_unseen(self._note, op, name, entry, given, frame)
 
@@ -199,13 +200,14 @@ def _wrapper(digests: Digests, op: str, original: types.FunctionType) -> Callabl
     group_at, async_at = places.index("group") - 1, places.index("async_op") - 1
 
     def left(_: None, returned: Any, first: Any, /, *args: Any, **kwargs: Any) -> None:
-        if returned is not None or capture.recorder.threads.state.inside:
-            return  # the result is yet to come
-        if kwargs.get("async_op") or (len(args) > async_at and args[async_at]):
+        if capture.recorder.threads.state.inside:
             return
+        waited = not (kwargs.get("async_op") or (len(args) > async_at and args[async_at]))
         group = args[group_at] if len(args) > group_at else kwargs.get("group")
         group = c10d._world.default_pg if group is None else group
         if isinstance(group, c10d.ProcessGroup) and not torch.compiler.is_compiling():
-            digests.take(op, "", capture.groups.of(group), first, sys._getframe(1))
+            # Another member may wait in the call itself: both count it.
+            result = first if waited and returned is None else None
+            digests.take(op, "", capture.groups.of(group), result, sys._getframe(1))
 
     return compose(capture, PART, original, left=left)

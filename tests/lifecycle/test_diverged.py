@@ -57,7 +57,8 @@ if rank == 2: one(None)
 BIT = f"""{START}
 weights = torch.ones(1000, dtype=torch.bfloat16)
 for step in range(400):
-    dist.all_reduce(torch.ones(4))
+    work = dist.all_reduce(torch.ones(4), async_op=rank == 0 and step % 2 > 0)
+    work and work.wait()
     dist.broadcast(torch.full((2,), float(rank)), 0)
     if (rank, step) == (1, 33): weights.view(torch.int16)[7] ^= 1
     disttrace.expect_equal("weights", [weights])
@@ -152,7 +153,8 @@ def test_a_call_that_was_left_out_is_told_while_results_are_mixed(tmp_path: Path
 
 
 def test_one_flipped_bit_is_told_at_the_next_call_that_is_sampled(tmp_path: Path) -> None:
-    """Of every tenth, by the rank whose bit it is; and nothing else is told."""
+    """Of every tenth, by the rank whose bit it is; and nothing else is told, also where one waits
+    for a result later than others."""
     said, stderr = told(tmp_path, BIT, DISTTRACE_DIGEST="10")
     [one] = said
     assert one["summary"].startswith(
