@@ -166,7 +166,7 @@ for step in range(100_000):
 store = dist.distributed_c10d._get_default_store()
 store.set(f"over {dist.get_rank()}", "")  # one that ends sooner may reset what gloo has sent
 store.wait([f"over {rank}" for rank in range(dist.get_world_size())])
-print("ended well")
+print("ended well\\n", end="")  # at once: two write to one pipe
 """
 
 
