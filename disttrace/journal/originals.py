@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from os import read, write
     from queue import Empty, SimpleQueue
     from select import poll
-    from time import sleep
+    from time import monotonic, sleep
 else:
 
     def _original(name: str) -> Any:
@@ -33,9 +33,33 @@ else:
     start_new_thread = _threads.start_new_thread
     Empty, SimpleQueue = _queues.Empty, _queues.SimpleQueue
     read, write = _files.read, _files.write
-    poll, sleep = _original("select").poll, _original("time").sleep
+    poll, _time = _original("select").poll, _original("time")
+    monotonic, sleep = _time.monotonic, _time.sleep
+
+PATIENCE_S = 1.0
+_stuck = ""
+"""A lock as text, whose owner stands still."""
+
+
+def patient(lock: RLock) -> RLock:
+    """``lock``; a new one where its owner stands still: a signal handler, finalizer or callback of
+    the collector has struck there, and may wait for the thread that calls this. That one goes on
+    after a second, as if the handler itself had called.
+    """
+    global _stuck
+    until, seen, own = 0.0, "", f" owner={get_ident()} "
+    # Looked at as text: nothing has to be given back when a signal handler raises here.
+    while (text := repr(lock)).startswith("<locked") and own not in text:
+        if text != seen:
+            until, seen = monotonic() + (0.02 if text == _stuck else PATIENCE_S), text
+        elif monotonic() > until:
+            _stuck = text
+            return RLock()
+        sleep(0.0002)
+    return lock
+
 
 __all__ = [
-    "Empty", "Lock", "RLock", "SimpleQueue", "get_ident", "get_native_id", "local", "poll",
-    "read", "sleep", "start_new_thread", "write",
+    "PATIENCE_S", "Empty", "Lock", "RLock", "SimpleQueue", "get_ident", "get_native_id", "local",
+    "monotonic", "patient", "poll", "read", "sleep", "start_new_thread", "write",
 ]  # fmt: skip

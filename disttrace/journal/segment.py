@@ -24,7 +24,7 @@ from disttrace import foreign
 from disttrace.foreign import ours
 from disttrace.journal import compiled
 from disttrace.journal.descriptors import StreamsKeptFree, attempt
-from disttrace.journal.originals import RLock
+from disttrace.journal.originals import RLock, patient
 from disttrace.journal.own_file import PRIVATE, OwnFile, WriteBudget, allow
 
 
@@ -270,7 +270,7 @@ class WrittenSegment:
         self.put: Callable[[bytes], object] = self._put
 
     def _put(self, line: bytes) -> None:
-        with self._lock:
+        with self._lock if self._size == self._written else patient(self._lock):
             size = self._size + len(line)
             if self._closed or (size > self._limit and self._size):
                 raise SegmentFull

@@ -172,10 +172,10 @@ class JournalWriter:
     def check(self) -> None:
         """Raises SegmentLost where what is put now reaches no reader, and another segment would be
         read; OSError where none would, for the definitions were shortened or deleted."""
-        size = self._defs.size()
+        defined, size = self._defined, self._defs.size()  # a handler may define in between
         if size is None:
             raise FileNotFoundError("its journal was deleted")
-        if size < self._defined and self._budget is None:  # others may tell an older size
+        if size < defined and self._budget is None:  # others may tell an older size
             raise OSError("its definitions were shortened from outside")
         if self._segment is not None:
             self._segment.check()

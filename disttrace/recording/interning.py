@@ -20,7 +20,7 @@ from disttrace import redact
 from disttrace.foreign import ours
 from disttrace.journal import format as fmt
 from disttrace.journal.encoding import encode, json_text
-from disttrace.journal.originals import RLock
+from disttrace.journal.originals import RLock, patient
 from disttrace.journal.writer import JournalWriter
 from disttrace.recording.core import PlainCore
 from disttrace.recording.newest_calls import place_of
@@ -60,7 +60,6 @@ class InternTable:
     _journal: JournalWriter | None = None
 
     def __init__(self) -> None:
-        self.lock = LOCK
         self.bound = 1 << 40  # bytes of definitions from which on nothing new is defined
         self.on_forget: Callable[[], None] = lambda: None  # have tables of calls start anew
         self.forget_definitions()
@@ -99,7 +98,7 @@ class InternTable:
 
     def define(self, kind: str, /, *, n: int | None = None, **keys: Any) -> int:
         """Write a definition under a fresh number, or complete number ``n``."""
-        with self.lock:
+        with patient(LOCK):
             if n is None:
                 n = next(self._numbers.setdefault(kind, itertools.count(1)))
             self._count += 1
@@ -109,7 +108,7 @@ class InternTable:
     def string(self, text: str) -> int:
         n = self._strings.get(text)
         if n is None:
-            with self.lock:
+            with patient(LOCK):
                 if self.full and text != FURTHER:
                     return self.string(FURTHER)
                 n = self._strings[text] = self.define("string", v=text)
@@ -120,7 +119,7 @@ class InternTable:
         key = tuple(frames)
         n = self._stacks.get(key)
         if n is None:
-            with self.lock:
+            with patient(LOCK):
                 if self.full:
                     return 0
                 numbered = [[self.string(f), line, self.string(name)] for f, line, name in frames]
@@ -138,7 +137,7 @@ class InternTable:
         if fixed.get("stack") in self.of_handlers:
             fixed["args"] = {"handler": True}
             whole = {**varying, "args": {**varying.get("args", {}), "handler": True}}
-        with self.lock:
+        with patient(LOCK):
             for key in ("stack", "group", "store"):
                 if fixed.get(key, 1) < 1:  # unknown, or without a definition of its own
                     del fixed[key]
@@ -166,7 +165,7 @@ class InternTable:
         """Let go of calls on a ``store`` or ``group`` that is not ``alive``: a program may make new
         ones for ever."""
         at = {"group": 2, "store": 3}[kind]
-        with self.lock:
+        with patient(LOCK):
             for key, call in list(self._calls.items()):
                 if (n := getattr(call, kind)) is not None and n not in alive:
                     del self._calls[key]
@@ -177,14 +176,14 @@ class InternTable:
 
     def frames(self, call: CallRecord) -> tuple[Frame, ...]:
         """The stack of a call, innermost first; empty where it is unknown. For rare calls."""
-        with self.lock:
+        with patient(LOCK):
             n = next((s for (s, *_), one in self._calls.items() if one is call), None)
             stacks = list(self._stacks.items())
         return next((frames for frames, number in stacks if number == n), ())
 
     def thread_number(self, ident: int, name: str, native: int | None) -> int:
         """Number of any thread; an ident that is used again comes with another native id."""
-        with self.lock:
+        with patient(LOCK):
             known = self._thread_known.get(ident)
             if known is not None and (native is None or known[1] in (None, native)):
                 return known[0]

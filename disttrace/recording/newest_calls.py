@@ -24,6 +24,7 @@ from disttrace import foreign
 from disttrace.journal import format as fmt
 from disttrace.journal.code_files import is_program, programs_frame
 from disttrace.journal.encoding import encode
+from disttrace.journal.originals import patient
 from disttrace.journal.own_file import allow
 from disttrace.journal.segment import MAPPED, Guard, guarded, mechanism, shared
 from disttrace.recording import shown
@@ -57,14 +58,14 @@ class Courses:
 
     def start(self, path: str) -> None:
         """There is a journal from now on; the file of that name is made when it is needed."""
-        with self._lock:
+        with patient(self._lock):
             self.stop()
             if self._core.name != PLAIN:
                 self._path = path
 
     def stop(self, *, forked: bool = False) -> None:
         """Nothing is shown any more; ``forked``: what was is the parent's."""
-        with self._lock:
+        with patient(self._lock):
             path, self._path = self._path, None
             if self._guard is None:
                 return
@@ -84,7 +85,7 @@ class Courses:
         if self._path is None:
             return
         call.what, call.where = _what(call, keys), _hash([call.op, place])
-        with self._lock:
+        with patient(self._lock):
             known = self._windows.get(id(counter)) or self._opened(counter, name)
             if known is None or self.words is None:
                 return
@@ -97,7 +98,7 @@ class Courses:
     def value(self, name: Sequence[object], told: Sequence[object]) -> None:
         """Something that all members of the stream called ``name`` have to have equal."""
         key = _hash(name)
-        with self._lock:
+        with patient(self._lock):
             if self._path is not None and key not in self._values:
                 counter = self._core.new_counter()
                 opened = self._opened(counter, name)

@@ -17,7 +17,7 @@ from disttrace import errors, foreign
 from disttrace.journal import format as fmt
 from disttrace.journal.descriptors import attempt
 from disttrace.journal.encoding import encode, json_text
-from disttrace.journal.originals import get_ident, get_native_id
+from disttrace.journal.originals import get_ident, get_native_id, patient
 from disttrace.journal.segment import SegmentFull, SegmentLost
 from disttrace.journal.writer import JournalWriter
 from disttrace.recording import core as cores
@@ -127,7 +127,7 @@ class Recorder(InternTable):
 
     def descriptor(self) -> int:
         """The current segment's, -1 without one. Raises OSError."""
-        with self.lock:
+        with patient(LOCK):
             return -1 if self._journal is None else self._journal.descriptor
 
     def progress_mark(self, *, launcher: bool = False) -> object:
@@ -154,7 +154,7 @@ class Recorder(InternTable):
         within."""
         if not foreign.is_ours(error):
             raise error
-        with self.lock:
+        with patient(LOCK):
             if self._making_room:
                 self._late.append(line)
                 return
@@ -172,14 +172,14 @@ class Recorder(InternTable):
 
     def note(self, kind: str, /, **keys: Any) -> None:
         """Write a definition that has no number; ``t`` is added."""
-        with self.lock:
+        with patient(LOCK):
             self.write_definition({fmt.DEF: kind, "t": self.now(), **keys})
 
     # -- life --------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Open the journal now instead of at the first record."""
-        with self.lock:
+        with patient(LOCK):
             if self._journal is None and not self.off:
                 try:
                     self._open()
@@ -188,7 +188,7 @@ class Recorder(InternTable):
 
     def check(self) -> None:
         """Notice files that were deleted or shortened under the journal."""
-        with self.lock:
+        with patient(LOCK):
             try:
                 if self._journal is not None:
                     self._journal.check()
@@ -200,7 +200,7 @@ class Recorder(InternTable):
     def close(self) -> None:
         """Close the journal; whatever comes later is dropped."""
         self.core.notice_dropped()
-        with self.lock:
+        with patient(LOCK):
             journal, self._journal = self._journal, None
             self._switch_off()
             self.courses.stop()
@@ -243,7 +243,7 @@ class Recorder(InternTable):
             return 0
 
     def _open_and_put(self, line: bytes) -> None:
-        with self.lock:
+        with patient(LOCK):
             if self._journal is None and not self.off:
                 self._open()
         self.core.record(line)

@@ -40,7 +40,6 @@ KNOWN = {
     "surroundings.callers_of_the_program": CORES, "surroundings.code_of_functions": CORES,
     "surroundings.shown_to_people": CORES, "tools.profiled_calls": ("python",),
     "waits.interrupted_anywhere": ("python",), "rows.builtins_that_count": CORES,
-    "rows.collector_that_acts": CORES,
 }  # fmt: skip
 
 

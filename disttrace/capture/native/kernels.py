@@ -24,7 +24,7 @@ import torch
 from disttrace import dynamo
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, after, before
-from disttrace.journal.originals import RLock
+from disttrace.journal.originals import RLock, patient
 
 KEY = "BackendSelect"
 WITHIN = "VmapMode"
@@ -57,7 +57,7 @@ class Kernels:
 
     def once(self) -> None:
         """Put them in place for the first caller; threads that issue meanwhile wait for it."""
-        with self._placing:
+        with patient(self._placing):
             first, self._asked = not (self._asked or self.off), True
             if first:
                 self._place(self)
