@@ -43,6 +43,7 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==$(TORCH)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+	@$(BIN)/python -m compileall -q disttrace viewer # as of a package that pip installs
 	@touch $@
 
 demo: $(STAMP) ## trace a ping-pong and an all-reduce under torchrun, then view and diagnose
