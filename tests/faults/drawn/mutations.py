@@ -300,7 +300,7 @@ def does(
         sure = named and (act.kind == COLLECTIVE or kinds == FAILED)
         # The store goes with the rank that serves it, and whoever waits there loses contact.
         gone = name == "leaves with 0" and rank == 0 and program.launch in (BARE, SPAWN)
-        waits = act.kind == CREATE and bool(kinds & MISSED)
+        waits = any(one.kind == CREATE for one in program.body) and bool(kinds & MISSED)
         making = UNCREATED if waits else frozenset[str]()
         return changed(
             program, (index, rank, step), name,

@@ -323,3 +323,29 @@ def test_of_keys_that_ranks_set_in_turns_the_one_at_another_turn_is_named(
     if odd == [2]:
         told = "rank 2 came to turn 1, the others to 2; it is at train.py:60 in prepare"
         assert (told) in found.summary
+
+
+@pytest.mark.parametrize(
+    ("came", "odd"), [({0, 1, 3}, [2]), ({0}, [0]), ({0, 1}, [])], ids=["skipped", "extra", "half"]
+)
+def test_who_is_behind_in_turns_and_waits_for_one_that_is_ahead_is_not_named(
+    tmp_path: Path, came: set[int], odd: list[int]
+) -> None:
+    """Rank 0 is the root of a scatter: others leave it as soon as they have their part."""
+    for journal, group in alive(steps(tmp_path, 4)):
+        rank = journal.rank or 0
+        for n in range(3 if rank == 0 else 4):
+            key = f"CUDASymmetricMemory/{n}/{rank}"
+            journal.run(store_call(journal, "set", 40), t=(150 + n) * MS + rank, d=MS // 2, k=key)
+        scatter = journal.collective(group, "scatter", root=0)
+        if rank == 0:
+            journal.begin(scatter, 190 * MS, q=3)
+        elif rank in came:
+            journal.run(scatter, 190 * MS, 2 * MS, q=3)
+        if rank:
+            journal.begin(store_call(journal, "get", 50), 200 * MS, k="CUDASymmetricMemory/3/0")
+    found = only(findings(tmp_path))
+    assert found.kind == "store_key_missing"
+    assert ranks(tmp_path, found.culprits) == odd
+    went = "rank 2 came to turn 3 without scatter #3 of the default group (train.py:10)"
+    assert (went in found.summary) == (odd == [2])

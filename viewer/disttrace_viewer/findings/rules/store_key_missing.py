@@ -20,6 +20,8 @@ from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few
 
+Turns = Mapping[int, tuple[int, ...]]
+
 
 def find(case: Case) -> Iterator[RuleFinding]:
     """One finding per key, or set of keys, that is awaited and not set.
@@ -101,7 +103,8 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     behind = [w for w in inside if w.behind is not None]
     series = [] if is_late or behind else _of_its_form(case, wait)
     turns = {} if is_late or behind or wait.polled else setters.turns(key)
-    odd = case.by_rank(minority(turns, len(turns))) if turns else []
+    all_held = _held_up(case, wait, who)
+    odd, past = _odd(case, turns, all_held) if turns else ([], None)
     near = None if series or odd else _near(case, op, key)
     before = setters.first.get(key)
     if wait.polled and near is not None and NUMBER.sub("#", near[0]) == NUMBER.sub("#", key[1]):
@@ -113,7 +116,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     out = sorted({*(store.processes if store else ())} - case.of_process.keys() - {*who})
     others = [p for p in out if not trace.processes[p].is_agent]
     early = all(case.early(w) for w in inside)
-    held = [] if behind or (near, before, apart) != (None,) * 3 else _held_up(case, wait, who)
+    held = [] if behind or (near, before, apart) != (None,) * 3 else all_held
 
     names, at = " and ".join(repr(one) for one in unset[:3]), sentences.line(op)
     age = sentences.span(max(evidence.age_ns(w.op) for w in behind or inside))
@@ -125,12 +128,10 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
         label = trace.processes[near[1]].label
         closest = f"; the nearest key that was set is {near[0]!r}, by {label}"
     if wait.polled:
-        holder, hint = _holder(case, wait, key, who), POLLED_HINT
-        if holder is not None:
-            hint = (
-                "Find why it never gives the lock back: a delete_key that was left out, or an"
-                " exception."
-            )
+        holder = setters.holder(key) if op.call.op == "store.compare_set" else None
+        hint = POLLED_HINT
+        if holder is not None and holder.process not in who:
+            hint = "Find why it never gives the lock back: a delete_key left out, or an exception."
             closest = (
                 f"; {trace.processes[holder.process].label} has it since its {holder.call.op} at"
                 f" {sentences.line(holder)}, and no process has deleted it since"
@@ -154,7 +155,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
         hint = found or "Find who should set this key, and compare its spelling and its prefixes."
         if odd:
             where = outside.where(case, odd, since_ns=wait.op.begin_ns, named=True)
-            doing = _turns_text(trace, odd, turns) + where * (not held)
+            doing = _turns_text(trace, odd, turns, past) + where * (not held)
         if behind:
             hint = (
                 "A TCPStore serves one call at a time: give the thread that waits a connection of"
@@ -255,14 +256,6 @@ def _of_its_form(case: Case, wait: Wait) -> list[Wait]:
     ]
 
 
-def _holder(case: Case, wait: Wait, key: Key, who: list[int]) -> Op | None:
-    """Who has the lock for which a rank asks again and again, if that is another process."""
-    if not wait.polled or wait.op.call.op != "store.compare_set":
-        return None
-    found = case.setters.holder(key)
-    return None if found is None or found.process in who else found
-
-
 def _in_another(
     case: Case, waiter: int, place: object, key: str, known: Mapping[Key, int]
 ) -> tuple[str, int] | None:
@@ -342,14 +335,25 @@ def _series(trace: JobTrace, series: Sequence[Wait]) -> str:
     return f"; {few(waits, sentences.MANY, ', ')}" if waits else ""
 
 
-def _turns_text(trace: JobTrace, odd: Sequence[int], turns: Mapping[int, tuple[int, ...]]) -> str:
-    """Whose turns differ: the last number that changes tells a turn."""
+def _odd(case: Case, turns: Turns, able: Sequence[Wait]) -> tuple[list[int], Wait | None]:
+    """Who came to another turn than most. One that waits for others is held up by them: where most
+    members have come to that exchange, those that went past it are odd, and it is given as well.
+    """
+    odd = minority(turns, len(turns))
+    held = next((w for w in able if w.process in odd), None)
+    if held is None or 2 * len(held.arrived) < len(held.arrived) + len(held.targets):
+        return case.by_rank(odd), None
+    past = {*held.targets} & turns.keys()
+    return case.by_rank(past if len(past) < len(held.arrived) else ()), held
+
+
+def _turns_text(trace: JobTrace, odd: Sequence[int], turns: Turns, past: Wait | None) -> str:
+    """Whose turns differ: the last number that changes tells a turn. ``past``: was left out."""
     at = max(i for i, seen in enumerate(zip(*turns.values(), strict=True)) if len({*seen}) > 1)
     usual = next(turn[at] for process, turn in turns.items() if process not in odd)
-    return (
-        f"; each rank sets such keys in turns, and {sentences.processes(trace, odd)} came to turn"
-        f" {turns[odd[0]][at]}, the others to {usual}"
-    )
+    rest = f" without {sentences.call(trace, past.op)}" if past else f", the others to {usual}"
+    came = f"{sentences.processes(trace, odd)} came to turn {turns[odd[0]][at]}{rest}"
+    return f"; each rank sets such keys in turns, and {came}"
 
 
 def _able_text(trace: JobTrace, who: Sequence[int], able: Sequence[Wait]) -> str:
