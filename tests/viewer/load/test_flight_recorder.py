@@ -439,6 +439,7 @@ def test_dumps_that_keep_no_messages_prove_no_health(tmp_path: Path) -> None:
                 one.update(state="scheduled", time_discovered_started_ns=None)
         report = diagnose(write(tmp_path / backend, dumps))
         assert (report.healthy, not report.incomplete) == (True, proven)
+        assert "journal" not in str(report)
 
 
 def test_the_newest_of_several_dumps_of_a_rank_counts(tmp_path: Path) -> None:

@@ -126,13 +126,9 @@ def read(path: str, problems: Problems) -> Dump | None:
     if len(found) < len(listed) and lost is None:
         lost = f"holds {plural(len(listed) - len(found), 'operation')} of no known form; left out."
     config = _tables(value.get("pg_config"))
-    status = {
-        key: Status(
-            _whole(one.get("last_enqueued_collective")),
-            _whole(one.get("last_completed_collective")),
-        )
-        for key, one in _tables(value.get("pg_status")).items()
-    }
+    names = ("last_enqueued_collective", "last_completed_collective")
+    counts = _tables(value.get("pg_status"))
+    status = {key: Status(*(_whole(one.get(n)) for n in names)) for key, one in counts.items()}
     if not (found or config or status):
         problems.add(path, "foreign", "is a Flight Recorder dump without groups or operations.")
         return None
@@ -165,43 +161,28 @@ def rank_in(path: str) -> int | None:
 
 def _value(path: str, data: bytes, problems: Problems) -> tuple[dict[str, Any] | None, str | None]:
     """The dictionary, and what is lost of it."""
-    lost = None
+    damage = None
+    form = "a pickle" if data[:1] == b"\x80" else "JSON"
     try:
-        if data[:1] != b"\x80":
-            return _of_json(path, data, problems)
         try:
-            value = pickles.loads(data)
+            value = orjson.loads(data) if form == "JSON" else pickles.loads(data)
         except pickles.Torn:
-            value = pickles.salvaged(data, "entries")
-            count = len(_listed(value.get("entries")))
-            lost = f"ends within a value; {count:,} of its operations were whole and used."
+            value, damage = pickles.salvaged(data, "entries"), "ends within a value"
+    except orjson.JSONDecodeError:
+        value = {"entries": [*_whole_entries(data.decode("utf-8", "replace"))]}
+        damage = "is damaged JSON"
+        if not value["entries"]:
+            begins = f"begins like a Flight Recorder dump, but {damage}; left out."
+            problems.add(path, "unreadable", begins)
+            return None, None
     except pickles.Refused as error:
         problems.add(path, "unreadable", f"{error}, which no dump does; it was not read further.")
         return None, None
     if not isinstance(value, dict):
-        problems.add(path, "foreign", "is a pickle, and none of the Flight Recorder's.")
+        problems.add(path, "foreign", f"is {form}, and none of the Flight Recorder's.")
         return None, None
-    return value, lost
-
-
-def _of_json(
-    path: str, data: bytes, problems: Problems
-) -> tuple[dict[str, Any] | None, str | None]:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        entries = list(_whole_entries(data.decode("utf-8", "replace")))
-        if entries:
-            lost = f"is damaged JSON; {len(entries):,} of its operations were whole and used."
-            return {"entries": entries}, lost
-        problems.add(
-            path, "unreadable", "begins like a Flight Recorder dump, but is damaged JSON; left out."
-        )
-        return None, None
-    if not isinstance(value, dict):
-        problems.add(path, "foreign", "is JSON, and none of the Flight Recorder's.")
-        return None, None
-    return value, None
+    count = len(_listed(value.get("entries")))
+    return value, damage and f"{damage}; {count:,} of its operations were whole and used."
 
 
 def _whole_entries(text: str) -> Iterator[Any]:

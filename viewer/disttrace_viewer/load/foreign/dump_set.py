@@ -46,13 +46,8 @@ class DumpSet:
     @property
     def base_ns(self) -> int:
         """A second before the oldest of all operations."""
-        return (
-            min(
-                (d.entries[0].created_ns for d in self.dumps.values() if d.entries),
-                default=min(d.modified_ns for d in self.dumps.values()),
-            )
-            - 1_000_000_000
-        )
+        begun = [d.entries[0].created_ns for d in self.dumps.values() if d.entries]
+        return min(begun or [d.modified_ns for d in self.dumps.values()]) - 1_000_000_000
 
     @property
     def patience_ns(self) -> int:

@@ -178,7 +178,9 @@ def _verdict_of_health(case: Case) -> Line:
         return Line("No fault is certain from what this evidence holds.", style=WAIT)
     if case.incomplete:
         return Line("No fault is certain from what was read.", style=WAIT)
-    return Line("Nothing is wrong: no fault was found in what the journals hold.", style=GOOD)
+    own = any(one.source == JOURNAL for one in case.trace.processes)
+    held = "the journals hold" if own else "this evidence holds"
+    return Line(f"Nothing is wrong: no fault was found in what {held}.", style=GOOD)
 
 
 def not_yet(case: Case) -> str | None:
