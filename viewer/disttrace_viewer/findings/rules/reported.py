@@ -327,11 +327,13 @@ def _left_out(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
 def _differ(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """Calls that torch found to differ, in what the line does not tell."""
     one = rows[0]
+    shapes = sentences.listed([f"shape {shape} by rank {rank}" for rank, shape in one["shapes"]])
     summary = (
-        f"Torch found that {sentences.ranks(one['ranks'])} called different collectives: in what"
-        f" they differ, the lines do not tell ({one['op']})."
+        f"Torch found that {sentences.ranks(one['ranks'])} called different collectives:"
+        f" {shapes or 'in what they differ, the lines do not tell'} ({one['op']})."
     )
-    yield _found(case, "op_mismatch", summary, waiting=one["ranks"], hint=NCCL_COLL)
+    kind = "shape_mismatch" if shapes else "op_mismatch"
+    yield _found(case, kind, summary, waiting=one["ranks"], hint=NCCL_COLL)
 
 
 def _no_grad(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:

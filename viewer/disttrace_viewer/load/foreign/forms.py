@@ -32,7 +32,6 @@ _WORK = re.compile(
 _SEQ = re.compile(
     r"(?:at work(?: sequence id)?|(?:at|Timeout at) [A-Z]{3,6} work): (\d{1,18})(?!\d)"
 )
-_TIMED_OUT_THERE = re.compile(r"due to a collective timeout from {1,3}rank (\d{1,7})\b")
 _COUNTS = re.compile(
     r"[Ll]ast enqueued (?:[A-Z]{3,6} )?work: (-?\d{1,18}),(?: last started [^\[]{0,100}?,)?"
     r" last completed (?:[A-Z]{3,6} )?work: (-?\d{1,18})(?!\d)"
@@ -99,6 +98,11 @@ class LoggedFailure:
     """The begin of a frame's path."""
     of: int | None = None
     """The rank, where a summary tells it."""
+
+    @property
+    def told(self) -> str:
+        """As its last line tells it, or the begin of that."""
+        return f"{self.type}: {self.text}"[:1000]
 
 
 @dataclass(slots=True)
@@ -183,12 +187,6 @@ class Log:
         """Note what a line tells of others, once."""
         found = {"kind": kind, **fields}
         self.reports.setdefault(orjson.dumps(found), found)
-
-
-def _timed_out_there(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
-    """The rank that reported its time-out to others; the line may hold more."""
-    log.world = max(log.world, int(found[1]) + 1)
-    return False
 
 
 def watchdog(log: Log, line: LogLine, _speaker: Speaker, inner: re.Match[str]) -> bool:
@@ -287,8 +285,6 @@ _NATIVE = re.compile(
     r"|\[c10d\] (?=The server socket has failed to listen))(?P<text>.{1,1000})"
     r"|Cuda failure (?:\d{1,5} )?'(?P<device>out of memory|uncorr[^']{1,99}|an illegal [^']{1,40})'"
 )
-
-
 _MOST_NATIVE = 8
 
 
@@ -392,6 +388,9 @@ _REPORTED = (
      r"^Successfully processed ranks: (?P<ranks>\d{1,7}(?:, \d{1,7})*)$"),
     ("reached", "monitored_barrier", "reached monitoredBarrier",
      r"Rank (?P<rank>\d{1,7}) successfully reached monitoredBarrier"),
+    ("clients", "", "barrier_key:",  # a hash names a group that its members alone create
+     (r"barrier_key:(?!\d{1,9}\b|default_pg).{1,99}?world_size=(?P<world>\d{1,7}),"
+      r" worker_count=(?P<count>\d{1,7})")),
     ("barrier", "", "worker_count=",
      (r"store based barrier (?:to initialize process group )?(?:on|for) rank: (?P<rank>\d{1,7})"
      r".{0,200}?world_size=(?P<world>\d{1,7}), worker_count=(?P<count>\d{1,7})")),
@@ -551,11 +550,10 @@ _ENDS = (
 """How launchers tell of other ends; the one that is without a code tells of what comes next."""
 _SIGNALS = {
     "Killed": -9, "Out Of Memory": -9, "OOMKilled": -9, "OOM Killed": -9, "Terminated": -15,
-    "Segmentation fault": -11,
     "Aborted": -6, "Bus error": -7, "Illegal instruction": -4, "Floating point exc": -8,
     "SIGKILL": -9, "SIGSEGV": -11, "SIGABRT": -6, "SIGBUS": -7, "SIGTERM": -15,
     **{f"signal {n}": -n for n in range(1, 32)},
-    "segmentation fault": -11, "bus error": -7,
+    "Segmentation fault": -11, "segmentation fault": -11, "bus error": -7,
 }  # fmt: skip
 _OUTSIDE = re.compile(
     r"(?:Received (?=\d{1,2} death )|Process \d{1,10} got signal: )(\d{1,2})\b"
@@ -688,10 +686,17 @@ _WORLD = re.compile(
 )
 
 
-def world(log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
-    """How many ranks there are, by a line of the program or its trainer."""
-    log.world = max(log.world, int(found[1]))
-    return True
+_ASKED_BY = re.compile(r"due to a collective timeout from {1,3}rank (\d{1,7})\b")
+
+
+def world(
+    log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str], *, by_rank: bool = False
+) -> bool:
+    """How many ranks there are, by a line of the program or its trainer, or one that was sent by a
+    rank and tells more.
+    """
+    log.world = max(log.world, int(found[1]) + by_rank)
+    return not by_rank
 
 
 Form = Callable[[Log, LogLine, Speaker, re.Match[str]], bool]
@@ -704,7 +709,7 @@ FOLLOWING: Forms = (
 FORMS: Forms = (
     (('{"disttrace":',), re.compile(r'\{"disttrace":.*'), announced),
     (("disttrace: ",), _OURS, ours),
-    (("collective timeout",), _TIMED_OUT_THERE, _timed_out_there),
+    (("collective timeout",), _ASKED_BY, partial(world, by_rank=True)),
     (("(SeqNum=", "last completed"), _INNER, watchdog),
     (("got stuck for", "onitor timed out", "no heartbeat", "watchdog hang", "acquire GIL"),
      _STUCK, heartbeat),

@@ -18,7 +18,7 @@ _STAMP = (
     r"(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?"
 )
 _PREFIX = re.compile(
-    r"\s{0,24}(?:\[(?:rank|RANK)[: ]{0,2}(?P<rank>\d{1,7})\]:? ?"
+    r"\s{0,24}(?:\[?(?:rank|RANK)[: ]{0,2}(?P<rank>\d{1,7})\]:? ?"
     r"|\[default(?P<local>\d{1,7})\]:? ?"
     r"|\[[A-Za-z_]{1,40}(?P<role>\d{1,7})(?:\|(?P<other>\d{1,7}))?\]: ?"
     r"|\((?:Worker_TP(?P<shard>\d{1,4})(?:_EP\d{1,4})? |[\w.]{1,80} )?"
@@ -26,12 +26,13 @@ _PREFIX = re.compile(
     r"(?P<actor>pid=\d{1,10}(?:, ip=[\w.:]{1,40})?)\) ?"
     r"|\[pod/(?P<pod>[\w./-]{1,120})\] ?|>{1,5} ?|\[\d{1,9}\] (?=[\[ T])"
     r"|(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?"
-    r"\[(?:\d{1,7},)?(?:mpirank:)?(?P<horovod>\d{1,7})(?:,[\w-]{1,40})?\]<std(?:err|out)>: ?)"
+    r"\[(?:(?:[\w.-]{1,80}@)?\d{1,7},)?(?:mpirank:)?(?P<horovod>\d{1,7})(?:,[\w-]{1,40})?\]"
+    r"<std(?:err|out)>: ?)"
     r"|\s{0,3}(?:(?:\[[\w.]{1,80}\])?\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?:\]|\b)"
     r"\s{0,8}(?:[|:-] )?(?:[\w.]{1,80}:[\w.<>]{1,80}:\d{1,7} - )?"
     r"|(?P<host>[A-Za-z][\w.-]{0,80})(?:: | {1,20}\| | \[std(?:err|out)\] ?)"
     r"|(?P<address>\d{1,3}(?:\.\d{1,3}){3}): ?"
-    rf"|[\[(]?{_STAMP}(?:Z|[+-]\d\d:?\d\d)?"
+    rf"|(?:\| )?[\[(]?{_STAMP}(?:Z|[+-]\d\d:?\d\d)?"
     r"(?: TP(?P<tensor>\d{1,4})(?: EP\d{1,4})?\]| (?P<engine>[DP]P\d{1,4}[^\]]{0,40})\])?"
     r"[\])]? ?(?:[|:-] )?"
     r"|(?P<epoch>1\d{9})(?:\.(?P<after>\d{1,9}))? "
@@ -90,8 +91,10 @@ def plain(text: str) -> list[str]:
         text = COLOUR.sub("", text)
     if "&gt;" in text or "&quot;" in text or "&#x" in text:
         text = html.unescape(text)
-    lines = text.replace("\r", "\n").split("\n")
-    if text.lstrip().startswith('{"') and any(f'"{key}"' in lines[0] for key in _TEXTS):
+    if " exitcode : " in text:
+        text = _FLATTENED.sub("\n", text)
+    lines = _entries(text) or text.replace("\r", "\n").split("\n")
+    if '{"' in lines[0] and any(f'"{key}"' in lines[0] for key in _TEXTS):
         lines = [part for line in lines for part in _unwrapped(line)]
     if len(max(lines, key=len)) > _LONGEST:
         lines = [
@@ -100,20 +103,34 @@ def plain(text: str) -> list[str]:
     return lines
 
 
+_FLATTENED = re.compile(r"(?<=\S) (?=(?:time|host|rank|exitcode|error_file|traceback) {0,6}: )")
+"""Between fields of an entry of a summary that stand in one line."""
 _DOCKER = re.compile(r'\{"log":"([^"\\]*)\\n","stream":"\w+","time":"([^"\\]*)"\}')
+
+
+def _entries(text: str) -> list[str]:
+    """The entries of a document that is nothing but entries of a log, each as one line."""
+    try:
+        found = orjson.loads(text) if text.lstrip()[:1] in ("[", "{") else None
+    except orjson.JSONDecodeError:
+        return []
+    rows = found.get("events") if isinstance(found, dict) else found
+    return [orjson.dumps(one).decode() for one in rows] if isinstance(rows, list) else []
 
 
 def _unwrapped(line: str) -> Sequence[str]:
     if (plain := _DOCKER.fullmatch(line)) is not None and ":" in plain[2]:
         return (f"{plain[2]} {plain[1]}",)
+    before, brace, after = line.partition('{"')
     try:
-        found = orjson.loads(line) if line.startswith("{") else {}
+        found = orjson.loads(brace + after) if brace and line.endswith("}") else {}
     except orjson.JSONDecodeError:
         return (line,)
+    found = {**found, **(found.get("jsonPayload") or {})}
     texts = [one for key, one in found.items() if key in _TEXTS and type(one) is str]
     if not texts or "disttrace" in found:
         return (line,)
-    rank = f"[rank{found['rank']}]: " if type(found.get("rank")) is int else ""
+    rank = before + f"[rank{found['rank']}]: " * str(found.get("rank")).isdecimal()
     at = next((f"{found[k]} " for k in _TIMES if k in found and ":" in str(found[k])), "")
     text = "\n".join(texts).rstrip("\n")
     return [f"{at}{rank}{one}" for one in text.split("\n")] if "\n" in text else (at + rank + text,)

@@ -12,12 +12,13 @@ import re
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import orjson
 
 from disttrace.journal.code_files import is_library
-from disttrace.journal.format import UNKNOWN_OP
+from disttrace.journal.format import EQUAL_SIZES, UNKNOWN_OP
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign import forms, py_spy
@@ -433,7 +434,8 @@ class _LogReader:
 
     def _close(self, speaker: Speaker, failure: LoggedFailure) -> None:
         log = self.log
-        if speaker in self._ignored:
+        analyzes = any("/flight_recorder/" in file for file, *_ in failure.frames)
+        if analyzes or speaker in self._ignored:
             self._ignored.discard(speaker)
             return
         if failure.of is not None:
@@ -462,8 +464,6 @@ def _error_file(log: Log, path: str, own: int | None) -> None:
         found = orjson.loads(files.read(path)[0])["message"]
         if isinstance(found, str):
             found = {"message": found}
-        if not isinstance(found["message"], str):
-            return
         type_, _, text = found["message"].partition(": ")
         extra = found.get("extraInfo") or {}
         frames = [
@@ -474,8 +474,7 @@ def _error_file(log: Log, path: str, own: int | None) -> None:
     except (orjson.JSONDecodeError, ValueError, KeyError, TypeError, AttributeError):
         return
     log.lines += 1
-    name = type_.rpartition(".")[2]
-    failure = LoggedFailure(name, text[:4000], frames[::-1], at)
+    failure = LoggedFailure(type_.rpartition(".")[2], text[:4000], frames[::-1], at)
     speaker: Speaker = path if own is None else own
     log.failures[speaker] = [failure, *log.failures.get(speaker, [])]
 
@@ -488,8 +487,8 @@ def _echoes(failure: LoggedFailure) -> bool:
     if failure.type == _INTERRUPT or _CUT_SHORT.fullmatch(failure.text):
         return True
     inner = failure.frames[0][0] if failure.frames else ""
-    text = f"{failure.type}: {failure.text}"
-    return is_echo(text) and (not inner or is_library(inner) or _NATIVE.search(text) is not None)
+    native = not inner or is_library(inner) or _NATIVE.search(failure.told) is not None
+    return is_echo(failure.told) and native
 
 
 def _waited(failure: LoggedFailure) -> bool:
@@ -585,19 +584,16 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
             {"rank": rank, "group": name, **numbers}
             for (rank, name), numbers in sorted(log.stuck.items())
         ]
-        log.report("stuck", of=rows, beside=waits)
-    mute = [one for key, found in log.failures.items() if isinstance(key, str) for one in found]
+        log.report("stuck", of=rows, beside=waits or bool(own))
     if not (own or killed or reported or unnamed or log.called or log.reports or log.job_said):
-        passed = [
-            *echoes.values(),
-            *(one for one in mute if one.type not in (*_OF_LAUNCHERS, _INTERRUPT)),
-        ]
+        mute = (one for key, its in log.failures.items() if isinstance(key, str) for one in its)
+        passed = [*echoes.values()]
+        passed += [one for one in mute if one.type not in (*_OF_LAUNCHERS, _INTERRUPT)]
         peers = {"peers": sorted(log.peers)[:8]} if log.peers else {}
         if (passed or peers) and all(is_closed(one.text) for one in passed):
             log.report("lost", ranks=sorted(echoes), ended=_silent(log, echoes), **peers)
         elif passed and not any(_waited(one) for one in echoes.values()):
-            text = f"{passed[0].type}: {passed[0].text}"[:300]
-            log.report("lost", ranks=sorted(echoes), text=text, **peers)
+            log.report("lost", ranks=sorted(echoes), text=passed[0].told[:300], **peers)
     if not (own or killed or reported or log.called):
         largest = max((size for _, size, _ in log.comms.values()), default=0)
         for (size, _), begun in log.begun.items():
@@ -607,10 +603,18 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
             missing = sorted({*missing} - begun) if size == largest else []
             if len(begun) < size:
                 log.report("begun", came=sorted(begun), missing=missing, world=size)
-    known = [*zip(*((c.op, c.shape, c.dtype) for c in log.called.values()), strict=True)]
-    if log.called and all(len({*column} - {None}) < 2 for column in known):
-        op = next(iter(log.called.values())).op
-        log.report("differ", ranks=sorted(log.called), op=op)
+    compared = (
+        (c.op, c.shape and prod(c.shape) * (c.op in EQUAL_SIZES), c.dtype)
+        for c in log.called.values()
+    )
+    if log.called and all(len({*column} - {None}) < 2 for column in zip(*compared, strict=True)):
+        of = {rank: "x".join(map(str, c.shape)) for rank, c in log.called.items() if c.shape}
+        log.report("differ", ranks=sorted(log.called), op=next(iter(log.called.values())).op,
+                   shapes=sorted(of.items()) if len({*of.values()}) > 1 else [])  # fmt: skip
+    came = {one.get("rank") for one in log.reports.values() if one["kind"] == "reached"}
+    for one in log.reports.values():
+        if one["kind"] == "absent" and {*one["ranks"]} <= came:
+            one["kind"] = "reached"  # each of two names the other one, and either may be late
     for one in _resolved(log.job_said, files.modified_ns(path)):
         log.report("said", said=one)
     reports = tuple(one for one in log.reports.values() if one["kind"] != "analyzer")
@@ -740,8 +744,10 @@ def _parted_calls(log: Log) -> dict[int, list[Called]]:
         if rank < 0 or rank in found or len(ids) > 1:
             return {}
         found[rank] = [*log.calls[key]]
-    if len(found) < 2:
-        return {}
+    if len(found) < 2 or any(
+        a.seq == b.seq for its in found.values() for a, b in itertools.pairwise(its)
+    ):
+        return {}  # of one host NCCL 2.27 counts none, and one number is of all that is grouped
     rows = _by_number(found)
     last = Counter(calls[-1].seq for calls in found.values())
     behind = len(last) == 2 and last[max(last)] == len(found) - 1 > 1
@@ -786,7 +792,7 @@ def _samples(
         if one.type == _INTERRUPT and not one.frames:
             continue
         frames = _framed(one) or dumped.get(rank, ())
-        error = None if one.type == _INTERRUPT else f"{one.type}: {one.text}"[:1000]
+        error = None if one.type == _INTERRUPT else one.told
         at_ns = one.at_ns or files.modified_ns(path)
         idle = is_time_out(error) or None  # until then it waited
         found.append(
@@ -819,8 +825,7 @@ class _Facts:
         now = now or files.modified_ns(path) or time.time_ns()
         every = [one for groups in self.reported.values() for one in groups.values()]
         longest = max((one.work.waited_ns for one in every if one.work), default=0)
-        timed = all(one.at_ns for one in self.own.values())
-        lacks = {*COUNTS_LACK, *(() if timed else ("moments",))}
+        lacks = {*COUNTS_LACK, *(["moments"] * any(not one.at_ns for one in self.own.values()))}
         lacks |= set() if longest and rank in {*self.reported} - {*log.called} else {"since"}
         stacks = rank in log.stacks or rank in log.called
         lacks -= {"stack", "arguments"} if stacks else set()
@@ -893,8 +898,7 @@ class _Facts:
         # Of torch before 2.1 numbers were never set.
         begun = records.begin(number, now - 1_000_000_000, q=max(1, min(seqs)))
         if of.type:
-            error = records.string(f"{of.type}: {of.text}"[:1000])
-            records.after("e", begun, 500_000_000, x=error)
+            records.after("e", begun, 500_000_000, x=records.string(of.told))
             _failed(records, of, now - 500_000_000)
         else:
             records.after("i", begun, 0)
@@ -906,8 +910,7 @@ class _Facts:
         stack = records.stack(found.frames if found is not None else failure.frames)
         number = records.call(op=op, kind="collective", group=1, stack=stack)
         begun = records.begin(number, at_ns - 1_000_000_000)
-        error = records.string(f"{failure.type}: {failure.text}"[:1000])
-        records.after("e", begun, 1_000_000_000, x=error)
+        records.after("e", begun, 1_000_000_000, x=records.string(failure.told))
 
 
 def _failed(records: Records, of: LoggedFailure, at_ns: int) -> None:
@@ -984,7 +987,9 @@ def _reported(lines: Sequence[forms.Statement]) -> tuple[Ranks, frozenset[Key]]:
     other.
     """
     found: dict[int, dict[Key, InGroup]] = {}
-    strange = _ambiguous(lines)
+    # What counts in one process only is one group where everybody's rank in it is the global one.
+    locals_ = (one for one in lines if one.group is not None and one.group.local)
+    strange = any(one.rank not in (None, one.inner) for one in locals_)
     plain = all(statement.group is None or statement.group.is_default for statement in lines)
     known = {
         (_rank(statement), seq): _key(statement.group)
@@ -1024,18 +1029,6 @@ def _key(group: LoggedGroup) -> Key:
 def _alone(work: forms.Work) -> Key:
     """For an operation of an unknown group: those with its name and number may share it."""
     return f"?{work.seq}:{work.op}", "a group that the log does not name"
-
-
-def _ambiguous(lines: Iterable[forms.Statement]) -> bool:
-    """Whether numbers of groups that count in one process only may mean several groups: they mean
-    one where everybody's rank in it is its global one.
-    """
-    return any(
-        statement.group is not None
-        and statement.group.local
-        and statement.rank not in (None, statement.inner)
-        for statement in lines
-    )
 
 
 def _agree(bare: Sequence[forms.Statement]) -> bool:

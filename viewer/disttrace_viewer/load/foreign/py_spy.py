@@ -358,7 +358,7 @@ def _journal(
 _BEGIN = re.compile(
     r"Process (?P<process>\d{1,18}): .*"
     r"|Thread (?P<py_spy>\w{1,40}) \([^)]{0,40}\)(?P<name>: .*)?"
-    r"|(?P<fault>Current thread|Thread) 0x\w{1,20}\b.{0,200}?most recent call first.*"
+    r"|(?:Current thread|Thread) (?P<fault>0x\w{1,20})\b.{0,200}?most recent call first.*"
     r"|Traceback for thread (?P<pystack>\d{1,18}) .{0,200}?\(most recent call last\):"
     r"|Stack dump(?: for PID (?P<pid>\d{1,18}))?(?:, thread (?P<sampled>\d{1,18}))?"
     r" \((?P<status>.{0,200}?)most recent call last\):"
@@ -387,12 +387,20 @@ _LAUNCHER = re.compile(
 @dataclass(slots=True)
 class DumpedProcess:
     """The threads of a process, as ``py-spy dump --json`` has them; ``rank`` where a prefix tells
-    it. The pid is ``number`` where nothing tells it.
+    it. The pid is ``number`` where nothing tells it. Of one ``look`` the newest counts: by the
+    address of the main thread, which ``faulthandler`` writes last.
     """
 
     pid: int
     rank: int | None = None
     threads: list[dict[str, Any]] = field(default_factory=list)
+    look: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its main thread's last frame is there, so that another thread is of another."""
+        frames = self.threads[-1]["frames"] if self.threads else []
+        return bool(frames) and frames[-1]["name"] in ("<module>", "_run_module_as_main")
 
     @property
     def main(self) -> dict[str, Any]:
@@ -487,10 +495,10 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProces
             given = _LOCAL_RANK.search(text) if begin["process"] and rank is None else None
             known = rank if given is None or first is None else first + int(given[1])
             own.append(DumpedProcess(int(pid), known))
-        elif not own or begin["again"]:
-            if begin["again"] and own and own[-1].threads and not (rank is None is not line.local):
-                own.pop()  # the newest of several looks
+        elif not own or begin["again"] or (begin["fault"] and own[-1].is_whole):
             own.append(DumpedProcess(number, rank))
+        if begin["fault"] and (rank is not None or line.local is None):
+            own[-1].look = begin["fault"] if rank is None else "newest"
         if begin["lwp"]:
             native[key] = int(begin["lwp"])
         elif not (begin["process"] or begin["attached"] or begin["again"]):
@@ -505,7 +513,8 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProces
                 "innermost_last": begin["pystack"] or begin["status"] is not None,
             }
             own[-1].threads.append(thread)
-    for one in itertools.chain.from_iterable(found.values()):
+    newest = ({one.look or n: one for n, one in enumerate(own)} for own in found.values())
+    for one in itertools.chain.from_iterable(own.values() for own in newest):
         for thread in one.threads:
             if thread["innermost_last"]:
                 thread["frames"].reverse()
