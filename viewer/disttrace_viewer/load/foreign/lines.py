@@ -126,11 +126,11 @@ def _unwrapped(line: str) -> Sequence[str]:
         found = orjson.loads(brace + after) if brace and line.endswith("}") else {}
     except orjson.JSONDecodeError:
         return (line,)
-    found = {**found, **(found.get("jsonPayload") or {})}
+    found |= inner if isinstance(inner := found.get("jsonPayload"), dict) else {}
     texts = [one for key, one in found.items() if key in _TEXTS and type(one) is str]
     if not texts or "disttrace" in found:
         return (line,)
-    rank = before + f"[rank{found['rank']}]: " * str(found.get("rank")).isdecimal()
+    rank = before + f"[rank{found.get('rank')}]: " * str(found.get("rank")).isdecimal()
     at = next((f"{found[k]} " for k in _TIMES if k in found and ":" in str(found[k])), "")
     text = "\n".join(texts).rstrip("\n")
     return [f"{at}{rank}{one}" for one in text.split("\n")] if "\n" in text else (at + rank + text,)
