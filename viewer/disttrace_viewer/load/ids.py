@@ -65,11 +65,6 @@ def group_id(
     return derived_id(8, "group", attempt or 0, *parts, members)
 
 
-def operation_span(trace: str, process: str, number: int) -> str:
-    """An operation that is part of no exchange, or whose part is not known."""
-    return derived_id(8, trace, "operation", process, number)
-
-
 def member_span(trace: str, group: str, backend: str | None, seq: int, rank: int) -> str:
     """What one member of a group does in its ``seq``-th collective."""
     return derived_id(8, trace, "member", group, backend, seq, rank)
@@ -83,7 +78,7 @@ def message_span(
 
 
 def other_span(trace: str, what: str, *parts: Hashable) -> str:
-    """Spans of disttrace's own making: ``pending``, ``end``."""
+    """Spans of disttrace's own making (``pending``, ``end``); ``operation``: of no exchange."""
     return derived_id(8, trace, what, *parts)
 
 

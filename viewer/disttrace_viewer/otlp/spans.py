@@ -209,7 +209,7 @@ class Builder:
     def _span_id(self, journal: JournalReader, op: LiveOperation, part: Exchanged | None) -> str:
         trace = self.trace(journal)
         if part is None:
-            return ids.operation_span(trace, journal.definitions.id, op.number)
+            return ids.other_span(trace, "operation", journal.definitions.id, op.number)
         if part.peer is None:
             return ids.member_span(trace, part.group, part.backend, part.seq, part.rank)
         sends = op.call.get("op") == "send"

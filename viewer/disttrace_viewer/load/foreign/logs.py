@@ -272,6 +272,7 @@ def _take(log: Log, path: str, own: int | None, first: int | None) -> None:
                     log.open.clear()
                     while dumped and "ecent call first" not in dumped.pop():
                         pass
+                    dumped.append(raw)
                 elif of_stack:
                     dumped.append(raw)
                     waits = True

@@ -8,7 +8,6 @@ likely; those who wait at different places are only listed.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import sys
@@ -395,12 +394,13 @@ class DumpedProcess:
     rank: int | None = None
     threads: list[dict[str, Any]] = field(default_factory=list)
     look: str = ""
+    torn: bool = False
 
     @property
     def is_whole(self) -> bool:
-        """Whether its main thread's last frame is there, so that another thread is of another."""
-        frames = self.threads[-1]["frames"] if self.threads else []
-        return bool(frames) and frames[-1]["name"] in ("<module>", "_run_module_as_main")
+        """Whether no other process wrote into its lines, as far as they show."""
+        read = not self.torn and _is_main(self.threads)
+        return not self.look or (read and all(one["frames"] for one in self.threads))
 
     @property
     def main(self) -> dict[str, Any]:
@@ -484,18 +484,18 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProces
         rank = headed if rank is None else rank
         key: object = (line.by, line.local) if rank is None else rank
         own = found.setdefault(key, [])
-        text = line.text
-        begin = _BEGIN.fullmatch(text.rstrip())
+        begin = _BEGIN.fullmatch(line.text.rstrip())
         if begin is None:
             if own and own[-1].threads:
-                _within(own[-1].threads[-1], text)
+                _within(own[-1].threads[-1], line.text)
+                own[-1].torn |= 'File "' in line.text and _frame(line.text) is None
             continue
         pid = begin["process"] or begin["pid"] or begin["attached"]
         if pid is not None:
-            given = _LOCAL_RANK.search(text) if begin["process"] and rank is None else None
+            given = _LOCAL_RANK.search(line.text) if begin["process"] and rank is None else None
             known = rank if given is None or first is None else first + int(given[1])
             own.append(DumpedProcess(int(pid), known))
-        elif not own or begin["again"] or (begin["fault"] and own[-1].is_whole):
+        elif not own or begin["again"] or (begin["fault"] and _is_main(own[-1].threads)):
             own.append(DumpedProcess(number, rank))
         if begin["fault"] and (rank is not None or line.local is None):
             own[-1].look = begin["fault"] if rank is None else "newest"
@@ -513,21 +513,25 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProces
                 "innermost_last": begin["pystack"] or begin["status"] is not None,
             }
             own[-1].threads.append(thread)
-    newest = ({one.look or n: one for n, one in enumerate(own)} for own in found.values())
-    for one in itertools.chain.from_iterable(own.values() for own in newest):
-        for thread in one.threads:
-            if thread["innermost_last"]:
-                thread["frames"].reverse()
-        bare = {thread["os_thread_id"]: thread for thread in one.threads if thread["bare"]}
-        mains = {
-            pid: thread for pid, thread in bare.items()
-            if thread["frames"] and thread["frames"][-1]["name"] == "<module>"
-        }  # fmt: skip
-        if len(mains) > 1:  # of as many processes
-            yield from (DumpedProcess(pid, one.rank, [main]) for pid, main in mains.items())
-            continue
-        one.pid = min(bare, default=one.pid)  # a main thread is a process's first
-        yield one
+    for own in found.values():
+        looks = [*{one.look or n: one for n, one in enumerate(own)}.values()]
+        for one in looks if all(one.is_whole for one in looks) else looks[-1:]:
+            for thread in one.threads:
+                if thread["innermost_last"]:
+                    thread["frames"].reverse()
+            bare = {thread["os_thread_id"]: thread for thread in one.threads if thread["bare"]}
+            mains = {pid: thread for pid, thread in bare.items() if _is_main([thread])}
+            if len(mains) > 1:  # of as many processes
+                yield from (DumpedProcess(pid, one.rank, [main]) for pid, main in mains.items())
+                continue
+            one.pid = min(bare, default=one.pid)  # a main thread is a process's first
+            yield one
+
+
+def _is_main(threads: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the outermost frame of the last one is that of a program."""
+    names = [frame["name"] for one in threads[-1:] for frame in one["frames"][-1:]]
+    return names in (["<module>"], ["_run_module_as_main"])
 
 
 def _within(thread: dict[str, Any], line: str) -> None:
