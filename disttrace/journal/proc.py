@@ -139,6 +139,24 @@ def stat(task: int | str) -> Stat:
     )
 
 
+def known(task: int | str) -> Stat | None:
+    """``stat`` where there is such a process, or thread, and it may be looked at."""
+    try:
+        return stat(task)
+    except ours(OSError, ValueError):
+        return None
+
+
+def status(task: int | str) -> dict[str, str]:
+    """The lines of ``/proc/TASK/status``; none where it ended or hides them."""
+    try:
+        with open(f"{ROOT}/{task}/status", encoding="utf-8", errors="replace") as file:
+            parts = [line.partition(":") for line in file]
+    except ours(OSError):
+        return {}
+    return {name: value.strip() for name, _, value in parts}
+
+
 def here() -> Here:
     """The kernel and the namespaces of this process."""
     return Here(boot_id(), namespace("pid"), namespace("time"))
@@ -154,12 +172,8 @@ def namespace(kind: str) -> int | None:
 
 def own() -> dict[str, object]:
     """Keys of the record of a process that tell it from all others; those that are known."""
-    place = here()
-    try:
-        ticks: int | None = stat("self").ticks
-    except ours(OSError, ValueError):
-        ticks = None
-    found = {**place._asdict(), "ticks": ticks}
+    itself = known("self")
+    found = {**here()._asdict(), "ticks": None if itself is None else itself.ticks}
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -178,11 +192,8 @@ class Entry(NamedTuple):
     @property
     def lives(self) -> bool:
         """Whether it still runs; a zombie does not."""
-        try:
-            found = stat(self.pid)
-        except ours(OSError, ValueError):
-            return False
-        return not found.has_ended and mark(found) == self.mark
+        found = known(self.pid)
+        return found is not None and not found.has_ended and mark(found) == self.mark
 
 
 def entry(base: str) -> bytes:
@@ -245,13 +256,11 @@ def end_with(starter: int) -> None:
 
 def _shows_own_pids() -> bool:
     """Whether ``/proc`` is that of this process's own namespace of pids: it may be another's."""
-    try:
-        with open(f"{ROOT}/self/status", encoding="utf-8", errors="replace") as file:
-            numbers = next((line.split()[1:] for line in file if line.startswith("NSpid:")), None)
-        # From the namespace that is shown down to that of the process.
-        return len(numbers) == 1 if numbers else os.readlink(f"{ROOT}/self") == str(os.getpid())
-    except ours(OSError):
-        return False
+    # From the namespace that is shown down to that of the process.
+    numbers = status("self").get("NSpid", "").split()
+    return (
+        len(numbers) == 1 if numbers else attempt(os.readlink, f"{ROOT}/self") == str(os.getpid())
+    )
 
 
 def _exists(pid: int) -> bool:

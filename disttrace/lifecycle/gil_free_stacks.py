@@ -27,6 +27,7 @@ from disttrace.journal import compiled
 from disttrace.journal.descriptors import close_own, copy_aside, still
 from disttrace.journal.format import ANSWERS, DUMPED, HELD_NS
 from disttrace.journal.originals import get_native_id
+from disttrace.journal.proc import status
 
 PART = "stacks without the GIL"
 _FROM_TOP, _MOST = 7, 5
@@ -150,11 +151,10 @@ class GilFreeStacks:
 
 def _unused() -> int | None:
     """A signal without a handler, of Python or C, that is not ignored; None: unknown, or none."""
+    lines = status("self")
     try:
-        with open("/proc/self/status", "rb") as file:
-            lines = dict(line.split(b":", 1) for line in file if b":" in line)
-        taken = int(lines[b"SigCgt"], 16) | int(lines[b"SigIgn"], 16)  # a bit for each
-    except ours(OSError, KeyError, ValueError):
+        taken = int(lines["SigCgt"], 16) | int(lines["SigIgn"], 16)  # a bit for each
+    except ours(KeyError, ValueError):
         return None
     first = SIGRTMAX - _FROM_TOP
     for number in range(first, first - _MOST, -1):

@@ -170,16 +170,8 @@ class RunningRanks:
 
 def _wants_cpu(pid: int) -> bool:
     """Whether its main thread would run, if the machine had a CPU for it, or waits for a disk."""
-    found = _stat(pid)
+    found = proc.known(pid)
     return found is not None and found.state in ("R", "D")
-
-
-def _stat(task: int | str) -> proc.Stat | None:
-    """The kernel's record of a process, or a thread of it (``7/task/8``); None: it is gone."""
-    try:
-        return proc.stat(task)
-    except (OSError, ValueError):
-        return None
 
 
 def _cpu_s(pid: int) -> float:
@@ -198,7 +190,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def _used_s(task: int | str) -> float:
-    found = _stat(task)
+    found = proc.known(task)
     return 0.0 if found is None else found.cpu_ticks / _TICK
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace.journal.format import SEEN_GONE, STOPPED
-from disttrace.journal.proc import ROOT, Here, Who, find
+from disttrace.journal.proc import Here, Who, find, status
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.trace.values import dataclass, replace
 
@@ -62,7 +62,7 @@ def look(process: Process) -> Observation:
         return UNKNOWN
     if not alive:
         return GONE if found is None else Observation(False, _code(found.status))
-    if _dumps_core(process.pid):
+    if status(str(process.pid)).get("CoreDumping") == "1":
         return GONE  # it crashed; to write its memory to a disk may take minutes
     return Observation(True, state=None if found is None else found.state)
 
@@ -92,14 +92,6 @@ def who(process: Process) -> Who:
     """The identity of a process for its kernel."""
     place = Here(process.boot_id, process.pid_ns, process.time_ns)
     return Who(place, process.pid, process.ticks)
-
-
-def _dumps_core(pid: int | None) -> bool:
-    try:
-        with open(f"{ROOT}/{pid}/status", encoding="utf-8", errors="replace") as file:
-            return any(line.split() == ["CoreDumping:", "1"] for line in file)
-    except OSError:
-        return False  # it has ended meanwhile, or is none of ours
 
 
 def _code(status: int | None) -> int | None:

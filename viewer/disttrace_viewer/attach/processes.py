@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from disttrace.journal.proc import ROOT, stat
+from disttrace.journal.proc import ROOT, known, stat, status
 from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.values import dataclass, replace
 
@@ -38,7 +38,8 @@ class Found:
 def ranks(below: Iterable[int] = (), job: str | None = None) -> list[Found]:
     """The processes of this user that may be ranks, below some pids or all, of one job."""
     wanted = set(below)
-    everybody = {int(name): _parent(int(name)) for name in os.listdir(ROOT) if name.isdecimal()}
+    seen = {int(name): known(name) for name in os.listdir(ROOT) if name.isdecimal()}
+    everybody = {pid: 0 if found is None else found.parent for pid, found in seen.items()}
     found = [
         one
         for pid in everybody
@@ -135,26 +136,12 @@ def _upwards(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
         pid = parents.get(pid, 0)
 
 
-def _parent(pid: int) -> int:
-    try:
-        return stat(pid).parent
-    except (OSError, ValueError):
-        return 0
-
-
 def switches(pid: int) -> int:
     """How often the main thread of a process has waited and gone on."""
-    try:
-        with open(f"{ROOT}/{pid}/task/{pid}/status", encoding="ascii", errors="replace") as file:
-            lines = [line for line in file if line.startswith("voluntary_ctxt")]
-        return int(lines[0].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
+    return int(status(f"{pid}/task/{pid}").get("voluntary_ctxt_switches", "0"))
 
 
 def busy_s(pid: int) -> float:
     """How much processor time the main thread of a process has taken."""
-    try:
-        return stat(f"{pid}/task/{pid}").cpu_ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError):
-        return 0.0
+    found = known(f"{pid}/task/{pid}")
+    return 0.0 if found is None else found.cpu_ticks / os.sysconf("SC_CLK_TCK")

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from disttrace.journal.format import UNKNOWN_OP
+from disttrace.journal.proc import status
 from disttrace_viewer.attach.processes import Found, busy_s, switches
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign import py_spy as stacks
@@ -192,7 +193,7 @@ def refusal() -> str | None:
     """One sentence with the remedy; None: nothing is in the way that can be seen from here."""
     if py_spy() is None:
         return "py-spy is not installed; get it by pip install 'disttrace[attach]'"
-    if _may_trace_all():
+    if int(status("self").get("CapEff", "0"), 16) & _SYS_PTRACE:
         return None
     try:
         with open(_SCOPE, encoding="ascii") as file:
@@ -206,12 +207,3 @@ def refusal() -> str | None:
         f" {scope}); run this as root or with CAP_SYS_PTRACE (in a container: --cap-add"
         " SYS_PTRACE), or give stacks that were made elsewhere: --stacks FILE ..."
     )
-
-
-def _may_trace_all() -> bool:
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-            line = next(text for text in file if text.startswith("CapEff:"))
-        return bool(int(line.split()[1], 16) & _SYS_PTRACE)
-    except (OSError, StopIteration, ValueError):
-        return False

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import disttrace.journal.format as fmt
-from disttrace.journal.proc import Who, find, stat
+from disttrace.journal.proc import Who, find, stat, status
 from disttrace_viewer.load.files import is_open, open_regular, size
 from disttrace_viewer.trace.values import dataclass
 
@@ -135,19 +135,12 @@ def _threads(pid: int) -> dict[int, _Thread]:
     found = {}
     try:
         for name in os.listdir(f"/proc/{pid}/task"):
-            folder = f"/proc/{pid}/task/{name}"
-            with open(f"{folder}/status", "rb") as file:
-                status = dict(line.split(b":", 1) for line in file if b":" in line)
-            seen = stat(f"{pid}/task/{name}")
-            found[int(name)] = _Thread(
-                seen.state,
-                int(status[b"voluntary_ctxt_switches"]),
-                seen.cpu_ticks,
-                int(status[b"SigBlk"], 16)
-                | int(status[b"SigIgn"], 16)
-                | int(status[b"SigCgt"], 16),
-            )
-    except (OSError, KeyError, ValueError, IndexError):
+            lines, seen = status(f"{pid}/task/{name}"), stat(f"{pid}/task/{name}")
+            blocked, ignored, caught = (int(lines[f"Sig{k}"], 16) for k in ("Blk", "Ign", "Cgt"))
+            waits = int(lines["voluntary_ctxt_switches"])
+            masked = blocked | ignored | caught
+            found[int(name)] = _Thread(seen.state, waits, seen.cpu_ticks, masked)
+    except (OSError, KeyError, ValueError):
         return {}  # one has ended meanwhile: so not all of them stand still
     return found
 
