@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support.journals import MS
 from support.processes import ROOT, clean_environ, run_program
-from support.scenes import S, alive, stand, steps
+from support.scenes import S, hang_without, stand
 
 TEXT = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
@@ -37,11 +36,8 @@ def test_the_steps_of_the_image(tmp_path: Path) -> None:
     install = step(r"^RUN --mount=\S+ +(pip install .*)$").replace("/wheels", shlex.quote(wheels))
     run_program(["sh", "-c", install], environ, 170, cwd=tmp_path).check()
 
-    for journal, group in alive(steps(tmp_path / "journals", 2)):
-        if journal.rank == 1:
-            stand(journal, 3 * S, "/src/loader.py", 9, "load")
-        else:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
+    for journal, _ in hang_without(tmp_path / "journals", 2, 1):
+        stand(journal, 3 * S, "/src/loader.py", 9, "load")
     variables = dict(word.split("=", 1) for word in step(r"^ENV (.*)$").split())
     assert variables.pop("DISTTRACE_DIR") == "/journals"
     words = json.loads(step(r"^ENTRYPOINT (.*)$")) + json.loads(step(r"^CMD (.*)$"))

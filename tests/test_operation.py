@@ -160,5 +160,5 @@ def test_an_annotation_is_the_parent_of_what_happens_in_it(tmp_path: Path) -> No
         ("HashStore", None, None), ("annotate", "outer", None), ("annotate", "early", "outer"),
         ("store.set", None, "outer"), ("annotate", "failing", None),
     ]  # fmt: skip
-    strings = {record["n"]: record["v"] for record in journal.of("string")}
+    strings = journal.strings()
     assert [strings[r["x"]] for r in journal.records if "x" in r] == ["LookupError: gone"]

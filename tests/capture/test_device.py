@@ -30,9 +30,13 @@ from support.preloaded import preloaded
 from support.processes import Outcome
 
 
-def test_in_flight_until_the_device_has_finished() -> None:
+@pytest.fixture
+def device() -> Device:
+    return Device()
+
+
+def test_in_flight_until_the_device_has_finished(device: Device) -> None:
     """The call returned long ago; the operation is over when its own entry says so."""
-    device = Device()
     first, second = device.issue(), device.issue()
     assert device.poll(3)
     assert not device.ends(first)
@@ -44,9 +48,8 @@ def test_in_flight_until_the_device_has_finished() -> None:
     assert device.ends(second) == [b"c"]
 
 
-def test_what_runs_is_asked_for_alone_once_its_entry_is_known() -> None:
+def test_what_runs_is_asked_for_alone_once_its_entry_is_known(device: Device) -> None:
     """All entries are asked for only to find one, and to see that it is completed."""
-    device = Device()
     device.issue()
     device.poll(4)
     assert device.asked == [False, True, True, True]
@@ -55,9 +58,10 @@ def test_what_runs_is_asked_for_alone_once_its_entry_is_known() -> None:
     assert device.asked[4:] == [True, False]
 
 
-def test_when_it_was_over_is_when_it_was_first_seen_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_it_was_over_is_when_it_was_first_seen_so(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All entries come late; that it ran no more was known before."""
-    device = Device()
     operation = device.issue()
     device.poll(2)
     device.entries[0]["state"] = "completed"
@@ -80,9 +84,8 @@ def test_the_backends_own_duration(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.journal.lines[-1].endswith(b',"z":1500000}\n')
 
 
-def test_what_nobody_can_tell_is_unknown() -> None:
+def test_what_nobody_can_tell_is_unknown(device: Device) -> None:
     """A flight recorder that is off leaves nothing in flight for ever, and one sentence."""
-    device = Device()
     operation = device.issue()
     device.entries.clear()
     assert not device.poll()
@@ -101,9 +104,8 @@ def test_the_advice_names_a_variable(variable: str | None, monkeypatch: pytest.M
     assert flight_recorder.switched_off() == (variable or "TORCH_NCCL_TRACE_BUFFER_SIZE")
 
 
-def test_nothing_is_asked_while_a_graph_is_captured() -> None:
+def test_nothing_is_asked_while_a_graph_is_captured(device: Device) -> None:
     """A query from another thread would break the capture."""
-    device = Device()
     device.issue()
     thread = threading.Thread(target=device.operations.captures.began, args=(7,))
     thread.start()
@@ -135,9 +137,8 @@ def test_a_capture_waits_for_the_question_under_way() -> None:
     assert order == ["asked", "captured"]
 
 
-def test_a_captured_operation_ends_with_its_call() -> None:
+def test_a_captured_operation_ends_with_its_call(device: Device) -> None:
     """It has an entry whose event belongs to the graph: that never completes."""
-    device = Device()
     device.operations.captures.began(1)
     operation = device.issue(profiling_name="nccl:allreduce_coalesced")
     device.operations.captures.ended(1)
@@ -154,10 +155,11 @@ def test_a_captured_operation_ends_with_its_call() -> None:
         ("all_reduce", "collective", False),
     ],
 )
-def test_a_recorder_that_prints_errors_is_asked_no_more(op: str, kind: str, batched: bool) -> None:
+def test_a_recorder_that_prints_errors_is_asked_no_more(
+    device: Device, op: str, kind: str, batched: bool
+) -> None:
     """It keeps an entry of a captured message, and of operations coalesced in one call, whose event
     is the graph's: each dump would print thirty lines for it."""
-    device = Device()
     spoils = (op, batched) in (("send", False), ("all_reduce_coalesced", False))
     device.calls[1] = device.call(op, kind=kind)
     device.operations.captures.began(1)
@@ -174,9 +176,8 @@ def test_a_recorder_that_prints_errors_is_asked_no_more(op: str, kind: str, batc
     assert notes == ([SPOILT] if spoils else [])
 
 
-def test_who_was_noted_when_it_was_issued_is_not_noted_by_its_wait() -> None:
+def test_who_was_noted_when_it_was_issued_is_not_noted_by_its_wait(device: Device) -> None:
     """Only a call that waits itself is known by its wait alone."""
-    device = Device()
     device.poll()
     device.issue()  # makes a note enough from now on
     device.poll()
@@ -188,9 +189,8 @@ def test_who_was_noted_when_it_was_issued_is_not_noted_by_its_wait() -> None:
         assert len(device.operations._inbox.take()) == notes
 
 
-def test_a_coalesced_operation_is_found_in_the_call_that_issued_it() -> None:
+def test_a_coalesced_operation_is_found_in_the_call_that_issued_it(device: Device) -> None:
     """Its entry is made when coalescing ends, after the call of the operation itself."""
-    device = Device()
     operation = device.begin()
     device.entry(collective_seq_id=1)  # without events: scheduled for ever
     device.recorder.issued(operation)
@@ -203,9 +203,8 @@ def test_a_coalesced_operation_is_found_in_the_call_that_issued_it() -> None:
     assert device.ends(operation) == [b"c"]
 
 
-def test_a_batch_of_messages_is_over_with_its_last_entry() -> None:
+def test_a_batch_of_messages_is_over_with_its_last_entry(device: Device) -> None:
     """NCCL's recorder says of each message that it is one, and not of what bears their state."""
-    device = Device()
     numbers: dict[str, Any] = {"collective_seq_id": 4, "p2p_seq_id": 1}
     batch = [device.begin() for _ in range(2)]
     for operation in batch:
@@ -221,9 +220,8 @@ def test_a_batch_of_messages_is_over_with_its_last_entry() -> None:
     assert [device.ends(operation) for operation in batch] == [[b"c"], [b"c"]]
 
 
-def test_of_coalesced_entries_only_the_newest_counts() -> None:
+def test_of_coalesced_entries_only_the_newest_counts(device: Device) -> None:
     """An uneven all_gather is several broadcasts in one call; only the last entry has events."""
-    device = Device()
     operation = device.begin()
     for name in ("nccl:_broadcast_oop", "nccl:_broadcast_oop", "nccl:ALLGATHER_coalesced"):
         device.entry(collective_seq_id=1, profiling_name=name)
@@ -234,9 +232,10 @@ def test_of_coalesced_entries_only_the_newest_counts() -> None:
     assert device.ends(operation) == [b"c"]
 
 
-def test_a_step_of_the_unix_clock_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_of_the_unix_clock_ends_nothing(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It hangs, and the clock is set: it still hangs."""
-    device = Device()
     operation = device.issue()
     assert device.poll()
     real = time.time_ns
@@ -268,9 +267,8 @@ def test_a_thread_loses_the_processor_between_two_clocks(monkeypatch: pytest.Mon
     assert not device.ends(operation)
 
 
-def test_an_overwritten_entry_ends_nothing() -> None:
+def test_an_overwritten_entry_ends_nothing(device: Device) -> None:
     """It hung when it was last seen; what became of it cannot be known."""
-    device = Device()
     operation = device.issue()
     assert device.poll()
     device.entries.clear()
@@ -279,9 +277,8 @@ def test_an_overwritten_entry_ends_nothing() -> None:
     assert not device.ends(operation)
 
 
-def test_a_younger_operation_of_the_group_says_that_the_elder_is_over() -> None:
+def test_a_younger_operation_of_the_group_says_that_the_elder_is_over(device: Device) -> None:
     """Many short ones overwrite each other's entries; a device executes a stream in order."""
-    device = Device()
     first = device.issue()
     device.entries.clear()
     second = device.issue(state="completed")
@@ -290,9 +287,8 @@ def test_a_younger_operation_of_the_group_says_that_the_elder_is_over() -> None:
     assert [device.ends(one) for one in (first, second, other)] == [[b"c"], [b"c"], []]
 
 
-def test_an_operation_that_is_in_no_answer_is_unknown() -> None:
+def test_an_operation_that_is_in_no_answer_is_unknown(device: Device) -> None:
     """It was overwritten before anybody looked: asked twice, and then neither over nor hung."""
-    device = Device()
     operation = device.issue()
     device.entries.clear()
     device.entry("completed", process_group=("1", ""), thread_id="1")
@@ -301,9 +297,8 @@ def test_an_operation_that_is_in_no_answer_is_unknown() -> None:
     assert device.ends(operation) == [b"l"]
 
 
-def test_another_threads_entry_is_not_ours() -> None:
+def test_another_threads_entry_is_not_ours(device: Device) -> None:
     """It was made during our call, the first of a group, which takes seconds; it hangs."""
-    device = Device()
     operation = device.begin()
     device.entry("completed")
     device.entry(thread_id="2", process_group=("1", ""))
@@ -312,9 +307,8 @@ def test_another_threads_entry_is_not_ours() -> None:
     assert device.ends(operation) == [b"c"]
 
 
-def test_where_threads_are_not_told_the_group_tells() -> None:
+def test_where_threads_are_not_told_the_group_tells(device: Device) -> None:
     """Torch up to 2.7."""
-    device = Device()
     operation = device.begin()
     device.entry("completed", thread_id=None)
     device.entry(thread_id=None, process_group=("1", ""))
@@ -323,9 +317,8 @@ def test_where_threads_are_not_told_the_group_tells() -> None:
     assert device.ends(operation) == [b"c"]
 
 
-def test_two_ends_never() -> None:
+def test_two_ends_never(device: Device) -> None:
     """A wait that raised has ended it; later its entry completes."""
-    device = Device()
     operation = device.issue()
     assert device.poll()
     device.recorder.failed(operation, RuntimeError("timed out"), on_issue=False)
@@ -418,17 +411,17 @@ def test_a_backend_without_a_recorder_is_followed_by_its_work(backend: str) -> N
     assert not device.operations._followed
 
 
-def test_an_exit_looks_once_more() -> None:
+def test_an_exit_looks_once_more(device: Device) -> None:
     """What was finished in the last moment is on record as finished."""
-    device = Device()
     operation = device.issue(state="completed")
     device.operations.look(1.0)
     assert device.ends(operation) == [b"c"]
 
 
-def test_a_failure_of_ours_leaves_nothing_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_ours_leaves_nothing_in_flight(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody would ever see it finished."""
-    device = Device()
     operation = device.issue()
     monkeypatch.setattr(matching, "Entries", None)
     with pytest.raises(TypeError):
@@ -510,9 +503,8 @@ print(fr.advice())
 """
 
 
-def test_switched_off_nothing_is_asked() -> None:
+def test_switched_off_nothing_is_asked(device: Device) -> None:
     """No poller, no dump, no patch of an abort: of every operation only its end is unknown."""
-    device = Device()
     device.capture.asks_devices = False
     unwatched = device.capture.works.device
     completion.install(device.capture)
@@ -594,9 +586,8 @@ def _lines_to_match(backend: str, count: int) -> int:
     return lines
 
 
-def test_a_dump_that_raises_is_tried_again_and_told_once() -> None:
+def test_a_dump_that_raises_is_tried_again_and_told_once(device: Device) -> None:
     """A transient failure blinds for its time only, and hides no hang of some seconds."""
-    device = Device()
     plain = device.operations._recorders.channel("nccl").ask
     channel = device.operations._recorders.channel("nccl")
 
@@ -620,9 +611,8 @@ def test_a_dump_that_raises_is_tried_again_and_told_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["CUDA error: device-side assert triggered", "HIP error: x"])
-def test_a_device_that_failed_is_asked_no_more(text: str) -> None:
+def test_a_device_that_failed_is_asked_no_more(device: Device, text: str) -> None:
     """Each dump would print a message per operation in flight."""
-    device = Device()
     asked = []
 
     def raising(question: Question) -> Reply:
@@ -723,9 +713,10 @@ def test_a_batch_of_torch_2_15_is_over_when_its_work_says_so() -> None:
     assert [device.ends(one) for one in batch] == [[b"c"], [b"c"]]
 
 
-def test_a_capture_that_no_graph_of_torchs_began(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_capture_that_no_graph_of_torchs_began(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By cuda-python, cupy or TensorRT, or in autograd's threads: the stream itself knows."""
-    device = Device()
     cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: True)
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
@@ -831,9 +822,8 @@ def test_both_inboxes_note_what_is_issued(compiled: bool, monkeypatch: pytest.Mo
     assert (len(rare), box.take()) == (5, [])
 
 
-def test_of_many_at_once_only_some_are_asked_for() -> None:
+def test_of_many_at_once_only_some_are_asked_for(device: Device) -> None:
     """Those before one that is over are over; of those before one that runs each is looked at."""
-    device = Device()
     device.issue(state="completed")
     device.poll(2)
     issued = [device.issue(state="completed" if n < 500 else "scheduled") for n in range(600)]
@@ -849,9 +839,8 @@ def test_of_many_at_once_only_some_are_asked_for() -> None:
     assert {tuple(device.ends(one)) for one in issued} == {(b"c",), (b"e",)}
 
 
-def test_what_was_issued_and_waited_for_is_one_operation() -> None:
+def test_what_was_issued_and_waited_for_is_one_operation(device: Device) -> None:
     """Its wait is a note of its own: whether the two are seen to together or apart."""
-    device = Device()
     device.issue(state="completed")
     device.poll(2)
     issued = []
@@ -866,9 +855,8 @@ def test_what_was_issued_and_waited_for_is_one_operation() -> None:
     assert {tuple(device.ends(one)) for one in issued} == {(b"c",)}
 
 
-def test_between_two_questions_notes_wait() -> None:
+def test_between_two_questions_notes_wait(device: Device) -> None:
     """To see to them each time that somebody looks costs more than to do it when one is asked."""
-    device = Device()
     device.issue(state="completed")
     device.poll(2)
     (channel,) = device.operations._recorders.channels.values()
@@ -881,9 +869,10 @@ def test_between_two_questions_notes_wait() -> None:
 
 
 @pytest.mark.parametrize(("cost_ms", "pause_s"), [(5, 1.0), (1_000, 4.0)])
-def test_asking_takes_half_a_hundredth_of_a_core(cost_ms: int, pause_s: float) -> None:
+def test_asking_takes_half_a_hundredth_of_a_core(
+    device: Device, cost_ms: int, pause_s: float
+) -> None:
     """By a pause, which has its limit: what is over must not look hung."""
-    device = Device()
     channel = device.operations._recorders.channel("nccl")
     ask = channel.ask
     assert ask is not None
@@ -907,9 +896,8 @@ def test_only_entries_that_matter_are_read() -> None:
     assert flight_recorder.from_json(lambda active: text, Question(False, ())).records == {}
 
 
-def test_what_stands_in_the_way_of_a_note_is_seen_to_at_once() -> None:
+def test_what_stands_in_the_way_of_a_note_is_seen_to_at_once(device: Device) -> None:
     """A capture, and a recorder that fails: no note is taken that nobody could use."""
-    device = Device()
     device.issue()
     known = device.operations._inbox.known
     assert 1 in known
@@ -922,9 +910,8 @@ def test_what_stands_in_the_way_of_a_note_is_seen_to_at_once() -> None:
     assert 1 in known
 
 
-def test_where_nobody_can_be_asked_each_is_unknown_at_once() -> None:
+def test_where_nobody_can_be_asked_each_is_unknown_at_once(device: Device) -> None:
     """Nothing is noted for a recorder that is off; what a graph captures ends with its call."""
-    device = Device()
     device.operations._switch_off(device.operations._recorders.channel("nccl"), "off")
     device.issue()
     for _ in range(2):

@@ -104,8 +104,7 @@ def test_way_out_of_a_child(
     told = [(r["event"], r["code"]) for parent in parents for r in parent.of("worker")]
     assert told == ([("failed", code)] if code else [])  # nobody else knows a signal
     for failure in journal.of("failure"):  # it shows where it was raised, innermost first
-        strings = {record["n"]: record["v"] for record in journal.of("string")}
-        stacks = {record["n"]: record["frames"] for record in journal.of("stack")}
+        strings, stacks = journal.strings(), journal.stacks()
         file, line, function = stacks[failure["stack"]][0]
         assert (strings[file], strings[function]) == (str(PROGRAM), "raises")
         assert PROGRAM.read_text().splitlines()[line - 1].strip().startswith("raise ValueError")
@@ -161,7 +160,7 @@ def test_what_it_was_raised_from(tmp_path: Path, name: str, kind: str) -> None:
     """A failure, or a request to end, names the error of the operation that it follows from."""
     traced(tmp_path, "main", name)
     (journal,) = read_journals(tmp_path)
-    strings = {record["n"]: record["v"] for record in journal.of("string")}
+    strings = journal.strings()
     (failed,) = (strings[r["x"]] for r in journal.records if "e" in r and "x" in r)
     assert journal.only(kind)["causes"] == [failed]
 

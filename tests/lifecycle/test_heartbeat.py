@@ -51,8 +51,7 @@ def run(folder: Path, program: str, **variables: str) -> list[RawJournal]:
 
 def lines(journal: RawJournal, thread: int) -> list[list[tuple[str, int]]]:
     """(function, line) of the stacks noted for a thread."""
-    strings = {record["n"]: record["v"] for record in journal.of("string")}
-    stacks = {record["n"]: record["frames"] for record in journal.of("stack")}
+    strings, stacks = journal.strings(), journal.stacks()
     return [
         [(strings[function], line) for _, line, function in stacks[record["k"]]]
         for record in journal.records

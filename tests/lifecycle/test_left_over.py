@@ -4,6 +4,7 @@ nobody else may write there, or it is not taken.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -11,7 +12,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,6 +67,20 @@ def outcome(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
     return [(process.returncode, *both) for process, both in zip(ranks, said, strict=True)]
 
 
+@contextlib.contextmanager
+def killed(first: list[subprocess.Popen[str]], out: Path) -> Iterator[None]:
+    """What is waited for inside; then the companions and the ranks get SIGKILL."""
+    try:
+        yield
+        for pid in [*companions(out), *(process.pid for process in first)]:
+            os.kill(pid, signal.SIGKILL)
+    finally:
+        for process in first:
+            process.kill()
+            process.communicate()
+    wait_until(lambda: not companions(out), timeout=30)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("on_stall", [None, "abort"])
 def test_an_order_to_end_left_over_ends_nobody(tmp_path: Path, on_stall: str | None) -> None:
@@ -77,18 +92,11 @@ def test_an_order_to_end_left_over_ends_nobody(tmp_path: Path, on_stall: str | N
     def ordered() -> bool:
         return any('"abort"' in path.read_text() for path in announcements(out))
 
-    try:
+    with killed(first, out):
         wait_until(lambda: any(announcements(out)), timeout=90)
         for process in first:  # they would obey before anybody can kill them
             process.send_signal(signal.SIGSTOP)
         wait_until(ordered, timeout=60)
-        for pid in [*companions(out), *(process.pid for process in first)]:
-            os.kill(pid, signal.SIGKILL)
-    finally:
-        for process in first:
-            process.kill()
-            process.communicate()
-    wait_until(lambda: not companions(out), timeout=30)
     assert ordered()
     (registry,) = out.glob("*.otlp")
     assert "nightly-" in registry.read_text()
@@ -104,15 +112,8 @@ def test_a_companion_takes_over_from_one_that_was_killed(tmp_path: Path) -> None
     out = tmp_path / "out"
     traced = {"DISTTRACE": "1", "DISTTRACE_DIR": str(out), "DISTTRACE_JOB": "nightly"}
     first = launch(tmp_path, "hangs", DISTTRACE_STALL="1", **traced)
-    try:
+    with killed(first, out):
         wait_until(lambda: any('"said"' in p.read_text() for p in announcements(out)), timeout=90)
-        for pid in [*companions(out), *(process.pid for process in first)]:
-            os.kill(pid, signal.SIGKILL)
-    finally:
-        for process in first:
-            process.kill()
-            process.communicate()
-    wait_until(lambda: not companions(out), timeout=30)
     found = outcome(launch(tmp_path, "slow", DISTTRACE_STALL="1", **traced))
     told = "".join(stderr for *_, stderr in found)
     assert [code for code, *_ in found] == [0, 0]

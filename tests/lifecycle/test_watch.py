@@ -273,10 +273,9 @@ def test_the_mute_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fro
 
 def test_where_nothing_joins_companions_that_of_the_best_speaks(tmp_path: Path) -> None:
     """Ranks that met in a file have a companion each, which reads the journals of the others."""
-    for journal, group in steps(tmp_path, 2):
+    for journal, group in alive(steps(tmp_path, 2)):
         if journal.rank == 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
     case, _ = scenes.verdict(tmp_path, look=all_live)
     ids = [process.id for process in case.evidence.trace.processes]
     said = [words.voices(case, {one}, {0, 1}, anywhere=False) for one in reversed(ids)]

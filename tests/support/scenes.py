@@ -178,11 +178,18 @@ def steps(folder: Path, world_size: int, count: int = 2, **keys: Any) -> list[tu
     found = []
     for journal in workers(folder, world_size, **keys):
         group = journal.world()
-        call = journal.collective(group)
-        for number in range(1, count + 1):
-            journal.run(call, t=100 * MS + number * MS, d=MS // 2, q=number)
+        run_all(journal, [journal.collective(group)] * count)
         found.append((journal, group))
     return found
+
+
+def run_all(journal: Journal, calls: Sequence[int], *, ends: bool = True) -> None:
+    """These calls, numbered, a millisecond apart; the last one hangs where it does not ``ends``."""
+    for number, call in enumerate(calls, 1):
+        if ends or number < len(calls):
+            journal.run(call, t=(100 + number) * MS, d=MS // 2, q=number)
+        else:
+            journal.begin(call, (100 + number) * MS, q=number)
 
 
 def tried(folder: Path, agent: Journal, attempt: int, rank: int, **more: Any) -> Journal:
@@ -193,7 +200,7 @@ def tried(folder: Path, agent: Journal, attempt: int, rank: int, **more: Any) ->
 
 
 def hang_without(
-    folder: Path, world_size: int, *away: int, beats: bool = True
+    folder: Path, world_size: int, *away: int, beats: bool = True, until_s: int = 20
 ) -> Iterator[tuple[Journal, int]]:
     """All but ``away`` wait in all_reduce #3 since 200 ms, and beat; the rest is the loop's."""
     for journal, group in steps(folder, world_size):
@@ -202,7 +209,7 @@ def hang_without(
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         if beats or journal.rank not in away:
-            beat(journal, 20)
+            beat(journal, until_s)
 
 
 def join(journal: Journal, t: int, world_size: int, port: int = 29500) -> tuple[int, int, int]:

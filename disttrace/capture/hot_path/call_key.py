@@ -66,10 +66,6 @@ def _rooted(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     return _seen(tensor), options.asyncOp, options.rootRank
 
 
-def _reduced_to_root(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
-    return _rooted(args, kwargs), hash(args[1].reduceOp)
-
-
 def _out_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     if kwargs:
         raise TypeError
@@ -77,10 +73,6 @@ def _out_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     if overridden(output):
         raise TypeError
     return _shape(output), _seen(tensor), options.asyncOp
-
-
-def _reduced_out_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
-    return _out_in(args, kwargs), hash(args[2].reduceOp)
 
 
 def _peer(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
@@ -99,9 +91,9 @@ def _nothing(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
 _USUAL: Mapping[tuple[tuple[str, ...], bool], ReadKey] = {
     (DATA, True): _reduced,
     (ROOTED, False): _rooted,
-    (ROOTED, True): _reduced_to_root,
+    (ROOTED, True): lambda args, kwargs: (_rooted(args, kwargs), hash(args[1].reduceOp)),
     (OUT_IN, False): _out_in,
-    (OUT_IN, True): _reduced_out_in,
+    (OUT_IN, True): lambda args, kwargs: (_out_in(args, kwargs), hash(args[2].reduceOp)),
     (PEER, False): _peer,
     (NOTHING, False): _nothing,
 }

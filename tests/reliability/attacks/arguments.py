@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from reliability.attacks.ground import group, reduce, say
+from reliability.attacks.ground import reduce, say
 
 _DRAWN = 700
 
@@ -129,9 +129,8 @@ def _drawn(calls: dict[str, Callable[..., Any]], keywords: list[str], seed: int)
         say(**{f"{n}_{name}": _told(partial(calls[name], *args, **named))})
 
 
-def functions_of_torch() -> None:
+def functions_of_torch(dist: Any) -> None:
     """Seven hundred calls of the public functions with anything: results, errors and frames."""
-    dist = group()
     names = ("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
              "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
              "all_to_all_single", "all_reduce_coalesced", "all_gather_coalesced",
@@ -145,9 +144,8 @@ def functions_of_torch() -> None:
     say(reduced=reduce(dist))
 
 
-def methods_of_groups() -> None:
+def methods_of_groups(dist: Any) -> None:
     """The same of the methods of a group, a backend and a Work."""
-    dist = group()
     world: Any = dist.group.WORLD
     backend: Any = world._get_backend(torch.device("cpu"))
     calls: dict[str, Any] = {}
@@ -189,9 +187,8 @@ def methods_of_stores() -> None:
     _drawn(calls, keywords, 3)
 
 
-def lists_that_hold_each_other() -> None:
+def lists_that_hold_each_other(dist: Any) -> None:
     """Lists of which each holds the one before twice are refused at once, as they were."""
-    dist = group()
     deep: Any = torch.ones(1)
     numbers: Any = [0]
     for _ in range(40):
@@ -212,9 +209,8 @@ def lists_that_hold_each_other() -> None:
         say(n=n, what=what, soon=time.monotonic() - began < 5)
 
 
-def large_arguments() -> None:
+def large_arguments(dist: Any) -> None:
     """Keys, lists and numbers of a million pieces cost what they cost."""
-    dist = group()
     store = dist.HashStore()
     many = list(range(1_000_000))
     texts = [f"key/{n}" for n in range(100_000)]
@@ -256,9 +252,8 @@ def _reduced(world: Any, tensor: Any, options: Any) -> Any:
     return world.allreduce([tensor], options()).wait()
 
 
-def names_of_operations() -> None:
+def names_of_operations(dist: Any) -> None:
     """Two hundred classes of options, of reduce ops and of tensors that a program makes."""
-    dist = group()
     world: Any = dist.group.WORLD
     for n in range(200):
         kind: Any = type(
@@ -275,9 +270,8 @@ def names_of_operations() -> None:
     say(premul=_told(lambda: dist.all_reduce(torch.ones(1), op=premul(2.0))))
 
 
-def values_that_act() -> None:
+def values_that_act(dist: Any) -> None:
     """Finalizers, truth values and texts of arguments that call collectives and stores."""
-    dist = group()
     store = dist.HashStore()
     store.set_timeout(datetime.timedelta(milliseconds=50))
     acted = [0]

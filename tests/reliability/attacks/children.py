@@ -179,13 +179,12 @@ def last_of_its_session() -> None:
     say(found=found)
 
 
-def pools_and_popen() -> None:
+def pools_and_popen(dist: Any) -> None:
     """Pools of every kind and Popen beside a stall give their results and codes."""
     import concurrent.futures
     import multiprocessing
     import subprocess
 
-    dist = group()
     sleeper = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(99)"])
     for method in ("fork", "spawn", "forkserver"):
         context: Any = multiprocessing.get_context(method)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from reliability.attacks.ground import child, command, descriptors, group, reduce, say, stall
 
@@ -38,8 +39,7 @@ def standard_streams_closed() -> None:
     say(code=child("files._standard_streams_closed").returncode)
 
 
-def _errors_closed_by_shell() -> None:
-    dist = group()
+def _errors_closed_by_shell(dist: Any) -> None:
     reduce(dist, 1000)
     stall(3)
     say(names=sorted({Path(descriptors().get(fd, "closed")).name[:4] for fd in (0, 1, 2)}))
@@ -74,9 +74,8 @@ def every_descriptor_replaced() -> None:
         os.close(fd)
 
 
-def numbers_copied_over() -> None:
+def numbers_copied_over(dist: Any) -> None:
     """dup2 over every number above 2: what stands there stays the program's."""
-    dist = group()
     target = os.open(tempfile.mkdtemp() + "/target", os.O_CREAT | os.O_RDWR)
     for fd in list(descriptors()):
         if fd > 2 and fd != target and "gloo" not in descriptors().get(fd, ""):
@@ -88,9 +87,8 @@ def numbers_copied_over() -> None:
     say(size=os.fstat(target).st_size)
 
 
-def handed_to_exec() -> None:
+def handed_to_exec(dist: Any) -> None:
     """What exec starts has the descriptors that a bare program hands over."""
-    dist = group()
     reduce(dist)
     sys.stdout.flush()
     code = "import os; print(sum(os.path.exists(f'/proc/self/fd/{fd}') for fd in range(3, 256)))"
@@ -120,8 +118,7 @@ def locks_of_the_folder() -> None:
     say(entries=sorted(name for name in os.listdir(".") if "disttrace" not in name))
 
 
-def _says_nothing() -> None:
-    dist = group()
+def _says_nothing(dist: Any) -> None:
     stall(2.5)
     reduce(dist)
 

@@ -39,18 +39,16 @@ def _refuse(*calls: int) -> int:
     return int(_LIBC.prctl(22, 2, program, 0, 0))  # PR_SET_SECCOMP
 
 
-def filtered_files() -> None:
+def filtered_files(dist: Any) -> None:
     """A sandbox that refuses to open, map, link and remove from now on: results stay."""
-    dist = group()
     refused = _refuse(257, 2, 437, 9, 87, 263, 285, 77)
     reduced = reduce(dist, _MUCH) > 0
     stall(2)
     say(refused=refused, reduced=reduced)
 
 
-def filtered_processes() -> None:
+def filtered_processes(dist: Any) -> None:
     """One that refuses processes, signals and sockets: a stall passes."""
-    dist = group()  # torch starts threads of its own
     refused = _refuse(56, 57, 58, 62, 200, 234, 297, 41, 101, 434, 435, 424)
     stall(3)
     say(refused=refused)
@@ -60,9 +58,8 @@ def filtered_processes() -> None:
         say(error=error.strerror, reduced=reduce(dist) > 0)
 
 
-def root_changed() -> None:
+def root_changed(dist: Any) -> None:
     """chroot into an empty folder after the start."""
-    dist = group()
     os.chroot(tempfile.mkdtemp())
     os.chdir("/")
     reduce(dist, _MUCH)
@@ -70,9 +67,8 @@ def root_changed() -> None:
     say(found=os.listdir("/"), reduced=reduce(dist) > 0)
 
 
-def mounts_of_its_own() -> None:
+def mounts_of_its_own(dist: Any) -> None:
     """A mount namespace in which everything below /tmp is covered by an empty disk."""
-    dist = group()
     failed = _LIBC.unshare(_NEWNS)
     _LIBC.mount(b"none", b"/", None, 0x44000, None)  # private, all below
     failed += _LIBC.mount(b"none", b"/tmp", b"tmpfs", 0, b"size=1m")
@@ -89,8 +85,7 @@ def no_proc_at_all() -> None:
     say(code=done.returncode, out=done.stdout)
 
 
-def _plain() -> None:
-    dist = group()
+def _plain(dist: Any) -> None:
     stall(2)
     say(reduced=reduce(dist, 100) > 0)
 
@@ -109,9 +104,8 @@ def descriptors_of_a_thread() -> None:
     say(failed=failed, sizes={os.fstat(one.fileno()).st_size for one in mine})
 
 
-def closed_on_exec() -> None:
+def closed_on_exec(dist: Any) -> None:
     """close_range(CLOSE_RANGE_CLOEXEC) over everything, then an exec."""
-    dist = group()
     _LIBC.close_range(3, 0xFFFFFFFF, 4)
     reduce(dist, 100)
     sys.stdout.flush()
@@ -119,9 +113,8 @@ def closed_on_exec() -> None:
     os.execv(sys.executable, [sys.executable, "-S", "-c", code])
 
 
-def few_from_the_start() -> None:
+def few_from_the_start(dist: Any) -> None:
     """RLIMIT_NOFILE is the number of descriptors that are open after the start, and a few."""
-    dist = group()
     count = len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
     reduce(dist, _MUCH)
@@ -272,9 +265,8 @@ def _children() -> int:
     return 1
 
 
-def another_user() -> None:
+def another_user(dist: Any) -> None:
     """Rights are dropped in the midst of it: journals of root's folder end, results do not."""
-    dist = group()
     os.setgroups([])
     os.setresgid(65534, 65534, 65534)
     os.setresuid(65534, 65534, 65534)
@@ -297,8 +289,7 @@ def disk_that_turns_read_only() -> None:
     _LIBC.umount2(folder, 2)
 
 
-def _long() -> None:
-    dist = group()
+def _long(dist: Any) -> None:
     until = time.monotonic() + 10
     while time.monotonic() < until:
         reduced = reduce(dist, 500)

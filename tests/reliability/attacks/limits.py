@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import threading
+from typing import Any
 
 from reliability.attacks.ground import child, group, reduce, say, stall
 
@@ -29,9 +30,8 @@ def file_size_with_its_signal() -> None:
     say(code=child("limits._file_size").returncode)
 
 
-def locked_memory() -> None:
+def locked_memory(dist: Any) -> None:
     """mlockall of all that comes, with 8 MB of it: collectives go on."""
-    dist = group()
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (8 << 20, 8 << 20))
     os.setresuid(65534, 65534, 0)
     failed = _LIBC.mlockall(2)  # MCL_FUTURE
@@ -40,9 +40,8 @@ def locked_memory() -> None:
     _LIBC.munlockall()
 
 
-def few_descriptors() -> None:
+def few_descriptors(dist: Any) -> None:
     """With no descriptor left, operations go on and the program's own error is the program's."""
-    dist = group()
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     mine = []
     try:
@@ -57,9 +56,8 @@ def few_descriptors() -> None:
     say(reduced=reduce(dist) > 0)
 
 
-def no_more_processes() -> None:
+def no_more_processes(dist: Any) -> None:
     """No process and no thread may be started: a stall passes and collectives go on."""
-    dist = group()
     os.setresuid(65534, 65534, 0)
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
     stall(3)
@@ -70,9 +68,8 @@ def no_more_processes() -> None:
     say(reduced=reduce(dist) > 0)
 
 
-def small_stacks() -> None:
+def small_stacks(dist: Any) -> None:
     """Threads with 128 kB of stack issue collectives and store operations."""
-    dist = group()
     store = dist.HashStore()
     threading.stack_size(128 << 10)
     done = []
@@ -91,9 +88,8 @@ def small_stacks() -> None:
     say(done=len(done))
 
 
-def deep_recursion() -> None:
+def deep_recursion(dist: Any) -> None:
     """At each depth at which the bare call works, the traced one does."""
-    dist = group()
     store = dist.HashStore()
     sys.setrecursionlimit(400)
 
@@ -129,8 +125,7 @@ def no_space_left() -> None:
     _LIBC.umount2(folder.encode(), 2)
 
 
-def _writes_much() -> None:
-    dist = group()
+def _writes_much(dist: Any) -> None:
     reduce(dist, 40_000)
     stall(2)
 
@@ -165,9 +160,8 @@ def _short() -> None:
     reduce(group(), 10)
 
 
-def unreadable_process() -> None:
+def unreadable_process(dist: Any) -> None:
     """Without the right to read its own /proc (PR_SET_DUMPABLE off, another user)."""
-    dist = group()
     os.setresuid(65534, 65534, 65534)
     _LIBC.prctl(4, 0, 0, 0, 0)
     stall(3)

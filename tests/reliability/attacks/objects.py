@@ -103,9 +103,8 @@ def groups_of_the_program() -> None:
     say(calls=sorted(calls.items()))
 
 
-def errors_of_wrong_calls() -> None:
+def errors_of_wrong_calls(dist: Any) -> None:
     """What is wrong is told by the same types, texts and frames."""
-    dist = group()
     store = dist.HashStore()
     store.set_timeout(timedelta(milliseconds=200))
     pg: Any = dist.group.WORLD
@@ -136,9 +135,8 @@ def errors_of_wrong_calls() -> None:
             say(context=repr(error.__context__)[:60], cause=repr(error.__cause__)[:60])
 
 
-def errors_that_pass() -> None:
+def errors_that_pass(dist: Any) -> None:
     """An exception of a property, a subclass or a callback is the very object that was raised."""
-    dist = group()
     mine = LookupError("mine")
 
     class Odd(torch.Tensor):
@@ -224,9 +222,8 @@ def objects_asked() -> None:
     say(asked=sorted(asked.items()))
 
 
-def futures_and_callbacks() -> None:
+def futures_and_callbacks(dist: Any) -> None:
     """Callbacks run as often, in the same order, with the same values."""
-    dist = group()
     order: list[str] = []
     works: list[Any] = []
     for n in range(4):
@@ -302,9 +299,8 @@ def compiled_and_exported() -> None:
     say(breaks=explained.graph_break_count, graphs=explained.graph_count)
 
 
-def operators_of_the_program() -> None:
+def operators_of_the_program(dist: Any) -> None:
     """Operators and autograd functions of the program's that communicate inside."""
-    dist = group()
     seen: list[str] = []
 
     made: Any = torch.library.custom_op(
@@ -367,9 +363,8 @@ def patched_over_and_uninstalled() -> None:
     say(calls=sorted(set(calls)), reduced=reduce(dist), installed=disttrace.is_installed())
 
 
-def life_of_everything() -> None:
+def life_of_everything(dist: Any) -> None:
     """Stores, groups, works, futures and subclasses die when they did, in the same order."""
-    dist = group()
     order: list[str] = []
     store: Any = dist.HashStore()
     prefix: Any = dist.PrefixStore("a", store)

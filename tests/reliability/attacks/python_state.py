@@ -54,9 +54,8 @@ def random_numbers() -> None:
     say(python=random.random(), torch=torch.rand(2).tolist())
 
 
-def frozen_clocks() -> None:
+def frozen_clocks(dist: Any) -> None:
     """A test that stops every clock of Python, and lets sleeps pass, is as fast as it was."""
-    dist = group()
     used = time.process_time()
     began = time.perf_counter()
     names = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")
@@ -71,17 +70,15 @@ def frozen_clocks() -> None:
     say(spins=busy > 0.5, reduced=reduce(dist))
 
 
-def replaced_functions() -> None:
+def replaced_functions(dist: Any) -> None:
     """A test that counts calls of os and json counts its own."""
-    dist = group()
     with mock.patch("os.write", wraps=os.write), mock.patch("os.fork", side_effect=OSError):
         reduced = reduce(dist, 10)
     say(reduced=reduced)
 
 
-def functions_that_raise() -> None:
+def functions_that_raise(dist: Any) -> None:
     """A test in which files, sockets, clocks and threads raise: collectives go on."""
-    dist = group()
     names = ("os.open", "os.stat", "os.write", "os.lstat", "os.listdir", "builtins.open",
              "socket.socket", "time.sleep", "threading.Thread.start", "os.posix_spawn",
              "os.fstat", "os.path.exists", "json.loads", "json.dumps", "time.time_ns")  # fmt: skip
@@ -92,11 +89,10 @@ def functions_that_raise() -> None:
     say(reduced=reduced)
 
 
-def modules_looked_through() -> None:
+def modules_looked_through(dist: Any) -> None:
     """A program that touches every attribute of every module, as inspect and doctest do."""
     import inspect
 
-    dist = group()
     for module in list(sys.modules.values()):
         getattr(module, "__file__", None)
         getattr(module, "__warningregistry__", None)
@@ -104,11 +100,10 @@ def modules_looked_through() -> None:
     say(here=here is sys.modules[__name__], reduced=reduce(dist))
 
 
-def functions_looked_at() -> None:
+def functions_looked_at(dist: Any) -> None:
     """Signature, source, documentation and place of torch's functions are torch's."""
     import inspect
 
-    dist = group()
     names = ("all_reduce", "batch_isend_irecv", "init_process_group", "new_group", "barrier",
              "all_gather_object", "destroy_process_group", "send", "monitored_barrier")  # fmt: skip
     for name in names:
@@ -125,12 +120,11 @@ def functions_looked_at() -> None:
         say(method=method.__name__, doc=(method.__doc__ or "")[:60])
 
 
-def pickled_and_copied() -> None:
+def pickled_and_copied(dist: Any) -> None:
     """Functions of torch are pickled by name; reduce ops and options are copied."""
     import copy
     import pickle
 
-    dist = group()
     for name in ("all_reduce", "all_gather_object", "broadcast", "init_process_group"):
         data = pickle.dumps(getattr(dist, name))
         say(name=name, size=len(data), same=pickle.loads(data) is getattr(dist, name))
@@ -186,8 +180,7 @@ def warnings_as_errors() -> None:
         say(option=option, code=done.returncode, out=done.stdout, errors=said[-3:])
 
 
-def _plain() -> None:
-    dist = group()
+def _plain(dist: Any) -> None:
     say(reduced=reduce(dist, 100))
     dist.destroy_process_group()
 
@@ -213,9 +206,8 @@ def tracebacks_of_failures() -> None:
             say(kind=type(error).__name__, frames=frames, chain=repr(error.__context__), text=text)
 
 
-def trace_functions() -> None:
+def trace_functions(dist: Any) -> None:
     """A trace function sees the program's own lines as often as without us."""
-    dist = group()
     lines: list[int] = []
 
     def tracer(frame: Any, event: str, _: Any) -> Any:

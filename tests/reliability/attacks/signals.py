@@ -102,9 +102,8 @@ def mapping_of_its_own() -> None:
     say(code=child("signals._foreign_mapping").returncode)
 
 
-def handler_that_raises() -> None:
+def handler_that_raises(dist: Any) -> None:
     """Each time-out that an interval timer's handler raises comes out of the loop."""
-    dist = group()
     store = dist.HashStore()
     raised = caught = 0
     armed = False
@@ -181,9 +180,8 @@ def library_handlers() -> None:
     say(called=[n for n in range(65) if counts[n]])
 
 
-def stopped_and_continued() -> None:
+def stopped_and_continued(dist: Any) -> None:
     """A stop and a continue in a stall change nothing but the time."""
-    dist = group()
     pid = os.getpid()
     if os.fork() == 0:
         for _ in range(5):

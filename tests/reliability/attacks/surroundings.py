@@ -146,9 +146,8 @@ def files_beside_the_script() -> None:
     _run([sys.executable, str(folder / "main.py")])
 
 
-def further_interpreters() -> None:
+def further_interpreters(dist: Any) -> None:
     """Interpreters within: what they import, print and fork is theirs, the first one goes on."""
-    dist = group()
     for name in ("_xxsubinterpreters", "_interpreters"):
         with contextlib.suppress(ImportError):
             inner: Any = importlib.import_module(name)
@@ -235,9 +234,8 @@ def what_is_counted() -> None:
     say(gone=[one() is None for one in gone])
 
 
-def little_memory() -> None:
+def little_memory(dist: Any) -> None:
     """With no room left for maps: results stay, or are the same MemoryError."""
-    dist = group()
     reduce(dist, 100)
     with open("/proc/self/statm") as file:
         size = int(file.read().split()[0]) * resource.getpagesize()
@@ -290,9 +288,8 @@ def modules_taken_away() -> None:
     say(reduced=reduce(dist), new=dist.new_group([0]) is not None)
 
 
-def environment_taken_away() -> None:
+def environment_taken_away(dist: Any) -> None:
     """os.environ is emptied, or replaced by a dictionary, and children are started."""
-    dist = group()
     kept = dict(os.environ)
     os.environ.clear()
     reduced = reduce(dist, 100)
@@ -379,9 +376,8 @@ def errors_handed_on() -> None:
             say(locals=sorted(x.split("=")[0].strip() for x in own))
 
 
-def signals_that_cannot_wait() -> None:
+def signals_that_cannot_wait(dist: Any) -> None:
     """No signal may be queued (RLIMIT_SIGPENDING 0), and timers of all kinds fire all the time."""
-    dist = group()
     counts = dict.fromkeys((signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF), 0)
 
     def handler(number: int, _: Any) -> None:
@@ -451,10 +447,9 @@ def names_of_jobs() -> None:
         say(found=os.listdir(folder), inner=inner)
 
 
-def place_of_meeting() -> None:
+def place_of_meeting(dist: Any) -> None:
     """What processes of a host leave for each other is replaced by pipes, links, folders and
     files of a terabyte."""
-    dist = group()
     shared = Path(f"/tmp/disttrace-{os.geteuid()}")
     done = 0
     with contextlib.suppress(OSError):
@@ -498,12 +493,11 @@ def folder_of_many() -> None:
     say(little=time.process_time() - began < 6, reduced=reduce(dist))
 
 
-def tasks_and_contexts() -> None:
+def tasks_and_contexts(dist: Any) -> None:
     """Async generators, cancelled tasks, contexts and hooks of asyncio around calls."""
     import asyncio
     import contextvars
 
-    dist = group()
     store = dist.HashStore()
     store.set_timeout(datetime.timedelta(milliseconds=50))
     seen: list[Any] = []

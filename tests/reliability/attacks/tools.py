@@ -25,9 +25,8 @@ from typing import Any
 from reliability.attacks.ground import command, group, reduce, say, stall
 
 
-def profiled_calls() -> None:
+def profiled_calls(dist: Any) -> None:
     """sys.setprofile sees the same calls of C from the program's own lines."""
-    dist = group()
     seen: list[tuple[str, str]] = []
 
     def profile(frame: types.FrameType, event: str, arg: Any) -> None:
@@ -91,9 +90,8 @@ def monitored() -> None:
     say(lines=sorted(lines.items()))
 
 
-def policy_of_audits() -> None:
+def policy_of_audits(dist: Any) -> None:
     """An audit hook that forbids files, processes, sockets and code on the main thread."""
-    dist = group()
     main, armed = threading.get_ident(), [False]
 
     refused = {"open", "os.listdir", "subprocess.Popen", "socket.connect", "exec", "compile",
@@ -115,9 +113,8 @@ def policy_of_audits() -> None:
     say(reduced=reduced, again=reduce(dist))
 
 
-def policy_everywhere() -> None:
+def policy_everywhere(dist: Any) -> None:
     """One that forbids the same on every thread from now on, for ever."""
-    dist = group()
 
     def policy(event: str, _: Any) -> None:
         if event in ("open", "os.listdir", "subprocess.Popen", "os.remove", "socket.__new__"):
@@ -129,9 +126,8 @@ def policy_everywhere() -> None:
     say(reduced=reduced, again=reduce(dist) > 0)
 
 
-def imports_that_are_refused() -> None:
+def imports_that_are_refused(dist: Any) -> None:
     """A finder that refuses what it does not know, an empty path, a counting ``__import__``."""
-    dist = group()
     import random
 
     random.random()
@@ -163,9 +159,8 @@ def imports_that_are_refused() -> None:
     say(names=sorted(k for k, v in names.items() if v), reduced=reduced)
 
 
-def garbage() -> None:
+def garbage(dist: Any) -> None:
     """As many objects are garbage, and uncollectable, after the same work; frozen ones stay."""
-    dist = group()
     store = dist.HashStore()
     asks: Any = store
     for _ in range(3):
@@ -183,9 +178,8 @@ def garbage() -> None:
     say(found=found, garbage=len(gc.garbage), frozen=frozen, callbacks=len(gc.callbacks))
 
 
-def traced_memory() -> None:
+def traced_memory(dist: Any) -> None:
     """tracemalloc: ten thousand operations leave nothing behind but a bounded rest."""
-    dist = group()
     store = dist.HashStore()
     tracemalloc.start(5)
     reduce(dist, 500)
@@ -352,9 +346,8 @@ def logging_of_the_program() -> None:
     say(records=sorted(set(records)), handlers=len(logging.root.handlers))
 
 
-def replaced_streams() -> None:
+def replaced_streams(dist: Any) -> None:
     """stderr replaced at the level of descriptors and of objects, closed, and put back."""
-    dist = group()
     kept, kept_object = os.dup(2), sys.stderr
     reader, writer = os.pipe()
     os.dup2(writer, 2)

@@ -136,9 +136,8 @@ def profiled_events() -> None:
     say(events=sorted((k, v) for k, v in counted.items() if "c10d" in k or "aten" in k))
 
 
-def life_of_tensors() -> None:
+def life_of_tensors(dist: Any) -> None:
     """A tensor of a Work that nobody waits for lives as long as without us."""
-    dist = group()
     order: list[int] = []
     for n in range(5):
         tensor = torch.ones(3)
@@ -166,9 +165,8 @@ def life_of_groups() -> None:
         say(gone=ref() is None)
 
 
-def attributes_of_objects() -> None:
+def attributes_of_objects(dist: Any) -> None:
     """Types, attributes and texts of groups, stores and Works are torch's."""
-    dist = group()
     work = dist.all_reduce(torch.ones(2), async_op=True)
     assert work is not None
     for thing in (dist.group.WORLD, work, dist.HashStore()):
@@ -179,11 +177,10 @@ def attributes_of_objects() -> None:
     say(result=work.is_completed(), success=work.is_success())
 
 
-def patched_by_the_program() -> None:
+def patched_by_the_program(dist: Any) -> None:
     """The program puts functions of its own in place, and takes them out again."""
     from unittest import mock
 
-    dist = group()
     calls: list[str] = []
     tensor = torch.ones(2)
     with mock.patch.object(dist, "all_reduce", side_effect=lambda *_: calls.append("mine")):
@@ -257,9 +254,8 @@ def compiled_whole() -> None:
     say(frames=count.frame_count, result=result.tolist())
 
 
-def forks_under_load() -> None:
+def forks_under_load(dist: Any) -> None:
     """Two hundred forks beside recording threads: each child ends with its code."""
-    dist = group()
     store = dist.HashStore()
     over = threading.Event()
 
@@ -305,9 +301,8 @@ def _trains(n: int) -> None:
     sys.exit(n)
 
 
-def inference_and_devices() -> None:
+def inference_and_devices(dist: Any) -> None:
     """Modes of gradients and the default device are what they were after each call."""
-    dist = group()
     with torch.inference_mode():
         reduce(dist)
         say(inference=torch.is_inference_mode_enabled())

@@ -18,9 +18,8 @@ from typing import Any
 from reliability.attacks.ground import STALL_S, command, group, reduce, say, stall
 
 
-def interrupted_anywhere() -> None:
+def interrupted_anywhere(dist: Any) -> None:
     """Each of many Ctrl-C comes out once, with a traceback of the program's and torch's frames."""
-    dist = group()
     store = dist.HashStore()
     pid, ready = os.getpid(), os.pipe()
     if os.fork() == 0:
@@ -75,9 +74,8 @@ def handlers_while_it_stalls() -> None:
     say(counts=sorted(counts.items()))
 
 
-def asyncio_loop() -> None:
+def asyncio_loop(dist: Any) -> None:
     """Signals, sockets and timers of a loop beside collectives in threads."""
-    dist = group()
 
     async def echo(reader: Any, writer: Any) -> None:
         writer.write(await reader.read(5))
@@ -127,10 +125,9 @@ def interrupted_loop() -> None:
         say(interrupted=True)
 
 
-def switched_by_a_hub() -> None:
+def switched_by_a_hub(dist: Any) -> None:
     """Locks, sleeps, queues and selects are replaced by a library, as gevent does: nobody but the
     program calls what it put there on the program's thread."""
-    dist = group()
     used: Counter[str] = Counter()
     main = threading.get_ident()
 
@@ -154,9 +151,8 @@ def switched_by_a_hub() -> None:
     say(slept=used.pop("sleep", 0) > 0, used=sorted(used.items()), reduced=reduced)
 
 
-def threads_that_fork() -> None:
+def threads_that_fork(dist: Any) -> None:
     """Four threads fork at once while others record: each child's code comes back."""
-    dist = group()
     store = dist.HashStore()
     codes: list[int] = []
     over = threading.Event()
@@ -285,11 +281,10 @@ def _ends() -> None:
     atexit.register(os.write, 1, b"last registered\n")
 
 
-def held_lock_of_the_collector() -> None:
+def held_lock_of_the_collector(dist: Any) -> None:
     """Garbage that issues operations when it is collected, at every allocation."""
     import gc
 
-    dist = group()
     store = dist.HashStore()
     collected = [0]
 

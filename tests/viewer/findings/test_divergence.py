@@ -5,6 +5,7 @@ have to have equal.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from disttrace.cli import main
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.findings.finding import RuleFinding
-from support.journals import MS
-from support.scenes import alive, beat, create, fail, finds, leave, only, steps
+from support.journals import MS, Journal
+from support.scenes import alive, beat, create, fail, finds, leave, only, run_all, steps
 
 USUAL = ("grad", "norm", "loss") * 8
 LINES = {"grad": 10, "norm": 20, "loss": 30, "log": 40, "eval": 50}
@@ -25,21 +26,19 @@ LINES = {"grad": 10, "norm": 20, "loss": 30, "log": 40, "eval": 50}
 def run(folder: Path, courses: list[tuple[str, ...]], *, ends: bool, helper: bool = False) -> None:
     """Ranks reduce at these lines; ``ends``: all is over; ``helper``: the lines are callers'."""
     for journal, group in steps(folder, len(courses), count=0):
-        course = courses[journal.rank or 0]
-        for number, name in enumerate(course, 1):
-            inner = [("help.py", 3, "reduce")] if helper else []
-            where = journal.stack(*inner, ("train.py", LINES[name], name))
-            op = "all_gather" if name == "eval" else "all_reduce"
-            call = journal.collective(group, op, stack=where)
-            t = (100 + number) * MS
-            if ends or number < len(course):
-                journal.run(call, t=t, d=MS // 2, q=number)
-            else:
-                journal.begin(call, t, q=number)
+        run_all(journal, made(journal, group, courses[journal.rank or 0], helper), ends=ends)
         if ends:
             leave(journal, 500 * MS)
         else:
             beat(journal, 20)
+
+
+def made(journal: Journal, group: int, names: Sequence[str], helper: bool = False) -> list[int]:
+    """The calls at the lines of these names, or of a helper that they call."""
+    inner = [("help.py", 3, "reduce")] * helper
+    of = {name: journal.stack(*inner, ("train.py", LINES[name], name)) for name in LINES}
+    ops = ("all_gather" if name == "eval" else "all_reduce" for name in names)
+    return [journal.collective(group, op, stack=of[name]) for op, name in zip(ops, names)]
 
 
 def by_states(folder: Path) -> list[RuleFinding]:
@@ -47,13 +46,21 @@ def by_states(folder: Path) -> list[RuleFinding]:
     return list(job.judged([str(folder)], choose=lambda jobs: [one.id for one in jobs]).findings)
 
 
-@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
+Read = Callable[[Path], list[RuleFinding]]
+
+
+@pytest.fixture(params=[lambda folder: list(diagnose(folder).found), by_states])
+def read(request: pytest.FixtureRequest) -> Read:
+    found: Read = request.param
+    return found
+
+
 @pytest.mark.parametrize("helper", [False, True])
-def test_a_shift_nobody_notices_is_a_warning(tmp_path: Path, read: object, helper: bool) -> None:
+def test_a_shift_nobody_notices_is_a_warning(tmp_path: Path, read: Read, helper: bool) -> None:
     """Rank 2 leaves out its fifth call and makes one more; of a helper's the callers differ."""
     skipped = (*USUAL[:7], *USUAL[8:], "grad")
     run(tmp_path, [USUAL, USUAL, skipped], ends=True, helper=helper)
-    found = only(read(tmp_path))  # type: ignore[operator]
+    found = only(read(tmp_path))
     assert (found.kind, found.severity, found.certainty) == ("divergence", "warning", "likely")
     assert found.summary == (
         "Rank 2 is out of step with ranks 0, 1 in the default group since #8: rank 2 skipped"
@@ -62,9 +69,8 @@ def test_a_shift_nobody_notices_is_a_warning(tmp_path: Path, read: object, helpe
     assert (found.seq, len(found.culprits)) == (8, 1)
 
 
-@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
 @pytest.mark.parametrize("own", [False, True])
-def test_a_module_that_one_rank_skips_is_named(tmp_path: Path, own: bool, read: object) -> None:
+def test_a_module_that_one_rank_skips_is_named(tmp_path: Path, own: bool, read: Read) -> None:
     """FSDP's equal gathers: modules tell which one; nothing if each rank has ``own`` names."""
     for journal, group in steps(tmp_path, 2, count=0):
         rank = journal.rank or 0
@@ -74,23 +80,22 @@ def test_a_module_that_one_rank_skips_is_named(tmp_path: Path, own: bool, read: 
             call = journal.collective(group, "all_gather_into_tensor", args=args)
             journal.run(call, t=(100 + number) * MS, d=MS // 2, q=number)
         leave(journal, 500 * MS)
-    found = [f for f in read(tmp_path) if f.severity != "note"]  # type: ignore[operator]
+    found = [f for f in read(tmp_path) if f.severity != "note"]
     assert [(f.kind, f.op) for f in found] == [("divergence", "all_gather_into_tensor")] * (not own)
     told = "rank 1 skipped all_gather_into_tensor of layers.1 at train.py:10"
     assert own or told in found[0].summary
 
 
-@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
 @pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize("third", [(), ("loss",)])
 def test_an_order_that_is_another_one_from_a_step_on_is_a_warning(
-    tmp_path: Path, read: object, ends: bool, third: tuple[str, ...]
+    tmp_path: Path, read: Read, ends: bool, third: tuple[str, ...]
 ) -> None:
     """Two calls the other way round; while it runs, in a loop of two, one may be left out."""
     usual = ("grad", "norm", *third) * 12
     other = usual[: 4 * (2 + len(third))] + ("norm", "grad", *third) * 8
     run(tmp_path, [usual, usual, other], ends=ends)
-    found = only(read(tmp_path))  # type: ignore[operator]
+    found = only(read(tmp_path))
     number, mixed = 4 * (2 + len(third)) + 1, 16 if ends or third else 15
     either = "" if ends or third else " (or skipped all_reduce at train.py:10 once)"
     assert (found.kind, len(found.culprits)) == (("divergence", 1) if ends else ("no_progress", 0))
@@ -101,13 +106,12 @@ def test_an_order_that_is_another_one_from_a_step_on_is_a_warning(
     )
 
 
-@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
-def test_the_last_consequence_is_told_with_where_it_began(tmp_path: Path, read: object) -> None:
+def test_the_last_consequence_is_told_with_where_it_began(tmp_path: Path, read: Read) -> None:
     """The shift meets another operation at last."""
     usual = (*USUAL, "eval")
     skipped = (*USUAL[:7], *USUAL[8:], "eval")
     run(tmp_path, [usual[:-1], usual[:-1], skipped], ends=False)
-    found = only(read(tmp_path))  # type: ignore[operator]
+    found = only(read(tmp_path))
     assert (found.kind, found.seq) == ("op_mismatch", 24)
     assert found.summary.endswith(
         "Out of step since #8: rank 2 skipped all_reduce at train.py:20; 16 results before it were"
@@ -115,11 +119,10 @@ def test_the_last_consequence_is_told_with_where_it_began(tmp_path: Path, read: 
     )
 
 
-@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
 @pytest.mark.parametrize("extra", [("log", "log"), ("grad", "grad"), ("log", "log", "log", "log")])
 @pytest.mark.parametrize("then", [("eval",), ()])
 def test_several_calls_more_in_a_loop_that_is_in_step_again(
-    tmp_path: Path, read: object, extra: tuple[str, ...], then: tuple[str, ...]
+    tmp_path: Path, read: Read, extra: tuple[str, ...], then: tuple[str, ...]
 ) -> None:
     """As many as the loop has, or twice: all meet their own again until others go on."""
     usual = ("grad", "norm") * 12
@@ -128,13 +131,9 @@ def test_several_calls_more_in_a_loop_that_is_in_step_again(
         run(tmp_path, [(*usual, *then)] * 2 + [more], ends=False)
     else:
         for journal, group in alive(steps(tmp_path, 3, count=0)):
-            for number, name in enumerate(more if journal.rank == 2 else usual, 1):
-                where = journal.stack(("train.py", LINES[name], name))
-                call, t = journal.collective(group, stack=where), (100 + number) * MS
-                journal.begin(call, t, q=number) if number > 24 else journal.run(
-                    call, t=t, d=MS // 2, q=number
-                )
-    found = only(read(tmp_path))  # type: ignore[operator]
+            course = more if journal.rank == 2 else usual
+            run_all(journal, made(journal, group, course), ends=len(course) < 25)
+    found = only(read(tmp_path))
     line, count = LINES[extra[0]], len(extra)
     if then:
         assert found.kind == "op_mismatch"
@@ -149,8 +148,7 @@ def test_several_calls_more_in_a_loop_that_is_in_step_again(
         assert (found.hint or "").startswith(f"Apart from {count} more calls at train.py:{line} ")
 
 
-@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
-def test_an_exception_by_which_a_call_was_skipped_is_told(tmp_path: Path, read: object) -> None:
+def test_an_exception_by_which_a_call_was_skipped_is_told(tmp_path: Path, read: Read) -> None:
     """Rank 2's eighth call raised, took no number, and nobody heard of it."""
     for journal, group in steps(tmp_path, 3, count=0):
         number = 0
@@ -164,7 +162,7 @@ def test_an_exception_by_which_a_call_was_skipped_is_told(tmp_path: Path, read: 
             number += 1
             journal.run(call, t=t, d=MS // 2, q=number)
         leave(journal, 500 * MS)
-    found = only(read(tmp_path))  # type: ignore[operator]
+    found = only(read(tmp_path))
     assert (found.kind, found.seq, len(found.culprits)) == ("divergence", 8, 1)
     assert found.summary.endswith(
         "Then all_reduce (train.py:20) raised on rank 2, which went on without it: ValueError: not"
@@ -173,31 +171,23 @@ def test_an_exception_by_which_a_call_was_skipped_is_told(tmp_path: Path, read: 
     assert (found.hint or "").startswith("Find why the call at train.py:20 raised on rank 2")
 
 
-@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
 @pytest.mark.parametrize("helper", [False, True])
 def test_a_rank_that_logs_by_another_line_is_in_step(
-    tmp_path: Path, read: object, helper: bool
+    tmp_path: Path, read: Read, helper: bool
 ) -> None:
     """In each step, under the same numbers."""
     logging = tuple("log" if name == "loss" else name for name in USUAL)
     run(tmp_path, [logging, USUAL, USUAL], ends=True, helper=helper)
-    assert read(tmp_path) == []  # type: ignore[operator]
+    assert read(tmp_path) == []
 
 
 def hanging(
     folder: Path, course: tuple[str, ...], *, then: str = "recv", helper: bool = False
 ) -> RuleFinding:
     """Rank 2 waits for rank 0, who made one call more, or a group, or calls with another size."""
-    inner = [("help.py", 3, "reduce")] * helper
     for journal, group in alive(steps(folder, 3, count=0)):
         called = course if journal.rank == 2 else ("grad", "norm") * 3
-        for number, name in enumerate(called, 1):
-            where = journal.stack(*inner, ("train.py", LINES[name], name))
-            call, t = journal.collective(group, stack=where), (100 + number) * MS
-            if number < 6:
-                journal.run(call, t=t, d=MS // 2, q=number)
-            else:
-                journal.begin(call, t, q=number)
+        run_all(journal, made(journal, group, called, helper), ends=len(called) < 6)
         if journal.rank == 2 and then == "recv":
             journal.begin(journal.message(group, "recv", 0), 120 * MS, q=1)
         elif journal.rank == 2 and then == "other":
@@ -269,9 +259,9 @@ def values_of(folder: Path, values: dict[int, list[int]]) -> None:
 
 
 @READERS
-def test_the_odd_rank_is_named_with_the_call_that_differs(tmp_path: Path, read: object) -> None:
+def test_the_odd_rank_is_named_with_the_call_that_differs(tmp_path: Path, read: Read) -> None:
     values_of(tmp_path, {0: [7, 8, 9], 1: [7, 5, 4], 2: [7, 8, 9]})
-    found = only(read(tmp_path))  # type: ignore[operator]
+    found = only(read(tmp_path))
     assert (found.kind, found.severity, found.certainty) == ("value_divergence", "error", "likely")
     assert len(found.culprits) == 1
     assert found.summary == (
@@ -282,14 +272,14 @@ def test_the_odd_rank_is_named_with_the_call_that_differs(tmp_path: Path, read: 
 
 @READERS
 def test_of_two_nobody_is_named_and_one_that_is_yet_to_come_is_healthy(
-    tmp_path: Path, read: object
+    tmp_path: Path, read: Read
 ) -> None:
     values_of(tmp_path / "two", {0: [7, 8], 1: [7, 5]})
-    found = only(read(tmp_path / "two"))  # type: ignore[operator]
+    found = only(read(tmp_path / "two"))
     assert (found.certainty, found.culprits) == ("certain", ())
     assert "is not the same in ranks 0, 1 in its call 20" in found.summary
     values_of(tmp_path / "healthy", {0: [7, 8], 1: [7], 2: [7, 8]})
-    assert read(tmp_path / "healthy") == []  # type: ignore[operator]
+    assert read(tmp_path / "healthy") == []
 
 
 def spoil(folder: Path, numbers: dict[int, int], **where_from: int) -> None:
@@ -306,11 +296,11 @@ def spoil(folder: Path, numbers: dict[int, int], **where_from: int) -> None:
 
 @READERS
 def test_the_rank_and_the_line_of_the_first_input_that_is_not_finite(
-    tmp_path: Path, read: object, capsysbinary: pytest.CaptureFixture[bytes]
+    tmp_path: Path, read: Read, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """What the others got of it is theirs later."""
     spoil(tmp_path, {0: 18, 1: 17, 2: 18})
-    found = only(read(tmp_path))  # type: ignore[operator]
+    found = only(read(tmp_path))
     assert (found.kind, found.severity, found.certainty) == ("value_divergence", "error", "certain")
     assert len(found.culprits) == 1
     assert found.summary == (
@@ -328,9 +318,9 @@ def test_the_rank_and_the_line_of_the_first_input_that_is_not_finite(
 
 
 @READERS
-def test_of_all_at_once_none_is_named(tmp_path: Path, read: object) -> None:
+def test_of_all_at_once_none_is_named(tmp_path: Path, read: Read) -> None:
     spoil(tmp_path, {0: 17, 1: 17, 2: 17})
-    found = only(read(tmp_path))  # type: ignore[operator]
+    found = only(read(tmp_path))
     assert (found.culprits, found.nonfinite is not None) == ((), True)
     assert found.summary.startswith("The inputs of ranks 0-2 are not finite")
 

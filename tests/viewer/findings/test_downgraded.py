@@ -135,10 +135,9 @@ def broken(journal: Journal, number: int) -> None:
 def test_a_file_that_an_earlier_run_has_left(tmp_path: Path, earlier: bool) -> None:
     """Whether its journals are there, of ranks that were killed, or not."""
     if earlier:
-        for journal, number in run(tmp_path, 4000, 0, None):
+        for journal, number in alive(run(tmp_path, 4000, 0, None), 4):
             journal.end(number, MS)
             journal.end(1, 5 * MS)
-            beat(journal, 4)
     for journal, number in run(tmp_path, 4100, 8, UNIX_NS + S):
         broken(journal, number)
     found = next(one for one in findings(tmp_path, look=all_gone) if one.severity == "error")

@@ -14,10 +14,10 @@ from support.scenes import (
     S,
     alive,
     all_gone,
-    beat,
     fail,
     findings,
     finds,
+    hang_without,
     leave,
     only,
     ranks,
@@ -64,7 +64,7 @@ def served(
 ) -> list[Journal]:  # fmt: skip
     """Rank 0 stands there for half of each second, and then, or at ``now``, for 20 s."""
     journals = workers(folder, 3)
-    for journal in journals:
+    for journal in alive(journals, 26):
         group, root = journal.world(), 0 if op == "broadcast" else None
         call = journal.collective(group, op, root=root)
         usual, last = journal.stack(*stands), journal.stack(*(now or stands))
@@ -79,7 +79,6 @@ def served(
                 journal.run(call, n * S + late + 50 * MS, S - late - 50 * MS, q=n + 1)
             elif journal.rank not in (0, *missing):
                 journal.begin(call, n * S + 50 * MS, q=n + 1)
-        beat(journal, 26)
     return journals
 
 
@@ -110,7 +109,7 @@ def test_a_server_that_was_ended_was_idle(tmp_path: Path, stands: Frames) -> Non
 @pytest.mark.parametrize("main", [*IDLE.values(), NOT["a thread's end"]])
 def test_a_thread_serves_what_the_main_thread_is_sent(tmp_path: Path, main: Frames) -> None:
     """It alone issues operations: the rank is where that thread is."""
-    for journal in workers(tmp_path, 2):
+    for journal in alive(workers(tmp_path, 2), 26):
         group, queue = journal.world(), journal.stack(*QUEUE)
         call = serve(journal, group, queue, 5, thread=1)
         if journal.rank:
@@ -118,7 +117,6 @@ def test_a_thread_serves_what_the_main_thread_is_sent(tmp_path: Path, main: Fram
         else:
             journal.record(at=7 * S, h=1, k=queue)
             journal.record(at=8 * S, h=0, k=journal.stack(*main[:-1], ("server.py", 60, "main")))
-        beat(journal, 26)
     finds(tmp_path, "waiting_for_input", [], severity="note")
 
 
@@ -209,35 +207,26 @@ def talks(journal: Journal, thread: int) -> None:
 @pytest.mark.parametrize("thread", [1, 0])
 def test_who_stands_beside_a_thread_that_talks(tmp_path: Path, thread: int) -> None:
     """Rank 1 is to blame; not where its main thread asks: then somebody else may have to act."""
-    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-        else:
-            if thread:
-                stand(journal, 12 * S, "/src/train.py", 70, "load")
-            talks(journal, thread)
+    for journal, _ in hang_without(tmp_path, 2, 1):
+        if thread:
+            stand(journal, 12 * S, "/src/train.py", 70, "load")
+        talks(journal, thread)
     found = finds(tmp_path, "missing_participant", [1] if thread else [])
     assert ("rank 1 is at train.py:70 in load" in found.summary) is bool(thread)
 
 
 def test_who_waits_for_that_thread_is_not_blamed(tmp_path: Path) -> None:
     """The main thread joins it: what it asks for may be for rank 0 to bring about."""
-    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-        else:
-            stand(journal, 12 * S, "/usr/lib/python3.11/threading.py", 1119, "join")
-            talks(journal, 1)
+    for journal, _ in hang_without(tmp_path, 2, 1):
+        stand(journal, 12 * S, "/usr/lib/python3.11/threading.py", 1119, "join")
+        talks(journal, 1)
     assert only(findings(tmp_path)).culprits == ()
 
 
 def test_what_the_main_thread_did_last_is_told(tmp_path: Path) -> None:
     """Where it stands is not known: then since when it is in no collective, of its own calls."""
-    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-        else:
-            talks(journal, 1)
+    for journal, _ in hang_without(tmp_path, 2, 1):
+        talks(journal, 1)
     found = only(findings(tmp_path))
     assert ranks(tmp_path, found.culprits) == [1]
     assert "rank 1 is not in any collective since all_reduce #2" in found.summary
@@ -317,15 +306,12 @@ def test_a_straggler_is_found_beside_threads_that_talk(tmp_path: Path) -> None:
 @pytest.mark.parametrize("last", [-50 * MS, 50 * MS], ids=["the thread's", "the main one's"])
 def test_who_asks_beside_a_thread_that_talks(tmp_path: Path, last: int) -> None:
     """Whichever of the two did something last, rank 1 asks for what somebody else should bring."""
-    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-        else:
-            asks, lives = store_call(journal, "check", 30), store_call(journal, "set", 90, "live")
-            for n in range(5, 5 * UNTIL_S):
-                told = [(n * S // 5 + last, asks, "ready", 0), (n * S // 5, lives, "alive", 1)]
-                for t, call, key, thread in sorted(told):
-                    journal.run(call, t, MS, k=key, h=thread)
+    for journal, _ in hang_without(tmp_path, 2, 1):
+        asks, lives = store_call(journal, "check", 30), store_call(journal, "set", 90, "live")
+        for n in range(5, 5 * UNTIL_S):
+            told = [(n * S // 5 + last, asks, "ready", 0), (n * S // 5, lives, "alive", 1)]
+            for t, call, key, thread in sorted(told):
+                journal.run(call, t, MS, k=key, h=thread)
     found = finds(tmp_path, "missing_participant", [])
     assert "rank 1 asks again and again (store.check of '" in found.summary
 

@@ -92,15 +92,12 @@ def test_others_may_be_about_to_answer(tmp_path: Path, age_s: int) -> None:
 )
 def test_who_imports_has_more_time(tmp_path: Path, age_s: int, moved_s: int, *, told: bool) -> None:
     """The first functional collective imports half of torch; an import that stands still hangs."""
-    for journal, group in alive(steps(tmp_path, 2), age_s):
-        if journal.rank == 1:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-        else:
-            stack = journal.stack(
-                ("<frozen importlib._bootstrap>", 241, "_call_with_frames_removed"),
-                ("/src/train.py", 30, "main"),
-            )
-            journal.record(at=moved_s * S, h=0, k=stack)
+    for journal, _ in hang_without(tmp_path, 2, 0, until_s=age_s):
+        stack = journal.stack(
+            ("<frozen importlib._bootstrap>", 241, "_call_with_frames_removed"),
+            ("/src/train.py", 30, "main"),
+        )
+        journal.record(at=moved_s * S, h=0, k=stack)
     _, found = verdict(tmp_path)
     assert [one.kind for one in found] == ["missing_participant"] * told
 

@@ -332,9 +332,8 @@ def test_who_could_not_listen_is_not_absent(tmp_path: Path) -> None:
     for operation in (store, meet, init):
         first.end(operation, MS, x=raised, f=1)
     fail(first, 2 * S + 2 * MS, "DistNetworkError", error)
-    for journal in others:
+    for journal in alive(others, 30):
         join(journal, 3 * S, 3)
-        beat(journal, 30)
     finds(tmp_path, "process_failed", [0])
 
 

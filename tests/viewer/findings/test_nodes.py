@@ -10,7 +10,18 @@ import pytest
 from disttrace_viewer.findings.rules.communicator_creation import is_start
 from disttrace_viewer.merge.reader import load
 from support.journals import MS, Journal
-from support.scenes import S, all_gone, beat, fail, findings, finds, leave, nobody_knows, only
+from support.scenes import (
+    S,
+    alive,
+    all_gone,
+    beat,
+    fail,
+    findings,
+    finds,
+    leave,
+    nobody_knows,
+    only,
+)
 
 TIMED_OUT = "RendezvousTimeoutError: "
 
@@ -320,17 +331,20 @@ def test_who_ended_before_the_last_attempt_is_not_told_of(tmp_path: Path) -> Non
     assert [found.kind for found in findings(tmp_path)] == []
 
 
+def meeting(others: list[Journal]) -> None:
+    """They live, and make a group of three."""
+    for one in alive(others):
+        store = one.tcp_store(server=one.rank == 0)
+        args = {"store": store, "args": {"rank": one.rank, "size": 3}}
+        one.begin(one.call("ProcessGroupGloo", kind="constructor", **args), 100 * MS)
+
+
 def test_one_that_left_before_the_rendezvous_is_named_in_it(tmp_path: Path) -> None:
     """It ended well by its own account: the others wait for it."""
     agent, others = launched(tmp_path)
     agent.define("worker", t=S, pid=601, event="exited", rank=1, attempt=0, code=0, journal=False)
     beat(agent, 20)
-    for one in others:
-        store = one.tcp_store(server=one.rank == 0)
-        args = {"store": store, "args": {"rank": one.rank, "size": 3}}
-        call = one.call("ProcessGroupGloo", kind="constructor", **args)
-        one.begin(call, 100 * MS)
-        beat(one, 20)
+    meeting(others)
     found = finds(tmp_path, "rendezvous_incomplete", certainty="certain", absent_ranks=(1,))
     assert "rank 1 ended with exit code 0 before it used torch.distributed" in found.summary
 
@@ -343,12 +357,7 @@ def test_one_that_hung_before_it_used_torch(tmp_path: Path) -> None:
         agent.define("worker", t=20 * S, pid=600 + rank, event="killed", rank=rank, attempt=0,
                      signal="SIGTERM", **lost)  # fmt: skip
     beat(agent, 20)
-    for one in others:
-        store = one.tcp_store(server=one.rank == 0)
-        args = {"store": store, "args": {"rank": one.rank, "size": 3}}
-        call = one.call("ProcessGroupGloo", kind="constructor", **args)
-        one.begin(call, 100 * MS)
-        beat(one, 20)
+    meeting(others)
     found = finds(
         tmp_path, "rendezvous_incomplete", certainty="certain", absent_ranks=(1,), settles=(),
         look=all_gone,

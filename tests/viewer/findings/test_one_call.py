@@ -21,6 +21,7 @@ from support.scenes import (
     hang_without,
     only,
     ranks,
+    run_all,
     steps,
 )
 
@@ -32,12 +33,7 @@ def test_a_skipped_call_is_told_and_not_uneven_batches(tmp_path: Path) -> None:
         stack = journal.stack(("hang.py", 14, "step"))
         large = journal.collective(group, shapes=[[1000]], stack=stack)
         calls = [small, large, small, large, large if journal.rank == 1 else small]
-        for number, call in enumerate(calls, 1):
-            t = (100 + number) * MS
-            if number == len(calls):
-                journal.begin(call, t, q=number)
-            else:
-                journal.run(call, t=t, d=MS // 2, q=number)
+        run_all(journal, calls, ends=False)
     found = finds(tmp_path, "shape_mismatch", [1])
     assert (found.hint or "").startswith("Rank 1 skipped the call at hang.py:6")
 
@@ -113,12 +109,7 @@ def test_a_call_of_some_steps_alone(tmp_path: Path, again: bool) -> None:
         calls = [step, share, norm, step, share, share if journal.rank == 0 else norm]
         if not again:
             calls = [step, share, step, step, step, step if journal.rank == 0 else share]
-        for number, call in enumerate(calls, 1):
-            t = (100 + number) * MS
-            if number == len(calls):
-                journal.begin(call, t, q=number)
-            else:
-                journal.run(call, t=t, d=MS // 2, q=number)
+        run_all(journal, calls, ends=False)
     found = finds(tmp_path, "op_mismatch", [0])
     at, due = ("eval.py:88", "train.py:12") if again else ("train.py:9", "eval.py:88")
     told = f"Rank 0 made one more call, at {at}, or left out the one at {due} and went on"

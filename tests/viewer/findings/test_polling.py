@@ -19,6 +19,7 @@ from support.scenes import (
     create,
     findings,
     finds,
+    hang_without,
     leave,
     only,
     ranks,
@@ -110,14 +111,11 @@ def test_who_asked_in_vain_and_ended_well(tmp_path: Path, *, well: bool) -> None
 @pytest.mark.parametrize("line", [61, 99])
 def test_who_gets_no_processor_still_asks(tmp_path: Path, line: int) -> None:
     """Its newest question is six seconds old, and it is seen at that line, or elsewhere."""
-    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
-        if journal.rank:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-        else:
-            call = store_call(journal, "compare_set", 61)
-            for n in range(1, 28):
-                journal.run(call, n * S // 2, MS, k="lock")
-            stand(journal, 18 * S, "train.py", line, "main")
+    for journal, _ in hang_without(tmp_path, 2, 0, until_s=UNTIL_S):
+        call = store_call(journal, "compare_set", 61)
+        for n in range(1, 28):
+            journal.run(call, n * S // 2, MS, k="lock")
+        stand(journal, 18 * S, "train.py", line, "main")
     found = finds(tmp_path, "missing_participant")
     assert bool(found.culprits) is (line == 99)
     assert ("asks again and again" in found.summary) is (line == 61)

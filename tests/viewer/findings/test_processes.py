@@ -290,14 +290,13 @@ def test_a_failure_explains_nothing_in_the_next_attempt(tmp_path: Path) -> None:
     for journal in [tried(tmp_path, agent, 0, rank) for rank in (0, 1)]:
         journal.run(journal.collective(journal.world()), t=100 * MS, d=MS, q=1)
         fail(journal, 200 * MS, "ValueError", "the first attempt fails")
-    for journal in [tried(tmp_path, agent, 1, rank) for rank in (0, 1)]:
+    for journal in alive([tried(tmp_path, agent, 1, rank) for rank in (0, 1)], 40):
         group = journal.world(port=29501)
         if journal.rank == 0:
             get = journal.call("store.get", kind="store", store=1, stack=0)
             journal.begin(get, 5 * S, k="never")
         else:
             journal.run(journal.collective(group), t=5 * S, d=MS, q=1)
-        beat(journal, 40)
     found = findings(tmp_path)
     assert [one.kind for one in found] == ["store_key_missing", "process_failed"]
 

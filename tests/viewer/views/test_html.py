@@ -20,7 +20,7 @@ from disttrace_viewer.views.timeline import content
 from support.browser import Browser
 from support.journals import MS, Journal, bulk, training, workers
 from support.pages import Page, page
-from support.scenes import S, alive, beat, stand
+from support.scenes import S, alive, stand
 
 LOOKS = ("light", "light", "dark")
 NASTY = "</script><script>alert(1)</script><!--"
@@ -57,7 +57,7 @@ def data(text: str) -> dict[str, Any]:
 def hang(tmp_path: Path) -> Path:
     """Rank 1 is outside communication; rank 0 waits in a barrier, whose name is odd."""
     first, second = workers(tmp_path / "journals", 2)
-    for journal in (first, second):
+    for journal in alive((first, second), 30):
         group = journal.world()
         rank = journal.rank or 0
         step = journal.call("annotate", kind="composed", name=NASTY, origin="python")
@@ -69,7 +69,6 @@ def hang(tmp_path: Path) -> Path:
             journal.begin(journal.collective(group, "barrier"), t=80 * MS, q=2)
         else:
             stand(journal, 80 * MS, "loader.py", 7, "fetch")
-        beat(journal, 30)
     return tmp_path / "journals"
 
 

@@ -29,7 +29,7 @@ from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.timeline import perfetto
 from disttrace_viewer.views.timeline.tracks import BUSY, FLYING, WAITING
 from support.journals import MS, UNIX_NS, workers
-from support.scenes import beat
+from support.scenes import alive
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next((found for found in map(shutil.which, NAMES) if found), None)
@@ -151,7 +151,7 @@ def asked(trace: bytes, folder: Path) -> dict[str, list[list[Any]]]:
 def test_perfetto_reads_it_without_a_complaint(tmp_path: Path) -> None:
     """Slices, what is in flight, arrows in their direction, names; nothing was left out."""
     journals = workers(tmp_path / "journals", 3)
-    for journal in journals:
+    for journal in alive(journals, 30):
         group, rank = journal.world(), journal.rank or 0
         call = journal.collective(group)
         for step in range(1, 6):
@@ -167,7 +167,6 @@ def test_perfetto_reads_it_without_a_complaint(tmp_path: Path) -> None:
             journal.run(journal.message(group, "send", 0), t=205 * MS, d=MS, q=1)
         if rank != 2:
             journal.begin(journal.collective(group, "barrier"), t=300 * MS, q=8)
-        beat(journal, 30)
     trace = load([str(tmp_path / "journals")])
     document = b"".join(perfetto.lines(trace))
     # Of the archive this one, older than the manifest, reads all files.

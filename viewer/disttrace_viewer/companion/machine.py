@@ -205,11 +205,7 @@ _REPORTED = re.compile(
     r"Rank (\d+) reported (.{1,100}?) -- GPU (.{1,60}?) managed by process (\d+) on node (\S+)"
 )
 _TITLE = re.compile(r"^(?:#\d+-\d+ \(\w+\) )?([A-Z]+)$")
-_WHERE = {
-    "Unhandled CUDA error": DEVICE,
-    "System error": LINK,
-    "Remote process error": LINK,
-}
+_WHERE = {"Unhandled CUDA error": DEVICE, "System error": LINK, "Remote process error": LINK}
 """By what a rank reported (``ncclErrorToString`` there); the rest is of the program, or of NCCL."""
 
 

@@ -158,14 +158,7 @@ def packed(merged: Merged, see: Look = look) -> bytes:
         "trouble": min(troubled, default=None),
         "groups": [groups[name] for name in used],
         "waits": [
-            [
-                used.index(name) if name else None,
-                seq,
-                peer,
-                call,
-                since,
-                _few(ranks),
-            ]
+            [used.index(name) if name else None, seq, peer, call, since, _few(ranks)]
             for (name, seq, peer, call), (since, ranks) in oldest
             if not name or name in used
         ],

@@ -385,19 +385,15 @@ def _each_to_each(sides: Mapping[int, tuple[Sequence[int] | None, Sequence[int] 
                 yield Pair(one, two, sent[two], taken[one])
 
 
-def _all_to_all(members: Members) -> Pairs:
-    return _each_to_each({rank: (_counts(op), _outputs(op)) for rank, op in members.items()})
-
-
-def _all_to_all_single(members: Members) -> Pairs:
-    return _each_to_each({rank: _splits(op, len(members)) for rank, op in members.items()})
-
-
 _BY_PAIRS: Mapping[str, Callable[[Members], Pairs]] = {
     "gather": _gather,
     "scatter": _scatter,
-    "all_to_all": _all_to_all,
-    "all_to_all_single": _all_to_all_single,
+    "all_to_all": lambda of: _each_to_each(
+        {r: (_counts(op), _outputs(op)) for r, op in of.items()}
+    ),
+    "all_to_all_single": lambda of: _each_to_each(
+        {rank: _splits(op, len(of)) for rank, op in of.items()}
+    ),
 }
 
 

@@ -18,7 +18,7 @@ from disttrace_viewer.analysis.process_ends import (
     TOGETHER_NS,
     End,
 )
-from disttrace_viewer.analysis.sample import Course, Sample, together
+from disttrace_viewer.analysis.sample import Sample, together
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.polling import asked_within_ns
@@ -76,10 +76,6 @@ class Case:
     def ends(self) -> Sequence[End]:
         """How each process ended."""
         return self.evidence.ends
-
-    def course(self, process: int, stream: Stream) -> Course | None:
-        """All collectives of a process in a stream; None where they are not at hand."""
-        return self.evidence.course(process, stream)
 
     @cached_property
     def rendezvous(self) -> RendezvousIndex:

@@ -68,7 +68,10 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
     if _has_long_number(data):
         data = b"\n".join(b"?" if _is_beyond(line) else line for line in data.split(b"\n"))
     reserved = data.endswith(b"\0")
-    whole = _as_utf8(data)
+    # As an editor or a copy may have left it; polars refuses a file for one wrong byte. A hole: a
+    # thread had reserved its place and was killed before it wrote.
+    whole = data.removeprefix(codecs.BOM_UTF8).replace(b"\0", b"")
+    whole = whole if whole.isascii() else whole.decode(errors="replace").encode()
     data = _cut_end(path, whole, problems)
     # A record is written at once; stacks without the GIL are in pieces, and a kill comes between.
     if whole.startswith(b"{", len(data)) and not reserved:
@@ -78,13 +81,6 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
     if b"\n\n" in data or data.startswith(b"\n"):
         data = _BLANK.sub(b"", data).lstrip(b"\n")
     return Text(path, data, data.count(b"\n"))
-
-
-def _as_utf8(data: bytes) -> bytes:
-    """As an editor or a copy may have left it; polars refuses a file for one wrong byte."""
-    # A hole: a thread had reserved its place and was killed before it wrote.
-    data = data.removeprefix(codecs.BOM_UTF8).replace(b"\0", b"")
-    return data if data.isascii() else data.decode(errors="replace").encode()
 
 
 def _without_giants(data: bytes) -> bytes:

@@ -36,6 +36,7 @@ METRICS = {
 _MISDIRECTED = (
     "This host is not called so here; disttrace serve --host NAME has it answer to a name."
 )
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -44,7 +45,8 @@ def metrics(folders: Sequence[str] = ()) -> str:
     values: dict[str, dict[Labels, float]] = {name: {} for name in METRICS}
     for known in _jobs(_known(folders)):
         for name, labels, value in _values(known):
-            values[name][tuple((key, _escaped(str(text))) for key, text in labels.items())] = value
+            row = tuple((key, str(text).translate(_ESCAPES)) for key, text in labels.items())
+            values[name][row] = value
     lines = []
     for name, text in METRICS.items():
         lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
@@ -154,7 +156,3 @@ def _values(known: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], float]
         labels = {**job, "rank": one["rank"], "line": one["line"] or ""}
         yield "disttrace_slow_ratio", labels, one["share"]
         yield "disttrace_slow_lost_rank_seconds", labels, one["rank_hours"] * 3600
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -150,7 +150,7 @@ def _before(case: Case, one: Op, two: Op) -> list[Site] | None:
     """What two members called in their group before these calls, of one number and different lines,
     if that was the same.
     """
-    mine, theirs = (case.course(op.process, one.call.stream) for op in (one, two))
+    mine, theirs = (case.evidence.course(op.process, one.call.stream) for op in (one, two))
     if one.seq is None or mine is None or theirs is None:
         return None
     first, called = aligned({one.process: mine, two.process: theirs})

@@ -215,14 +215,14 @@ def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> list[Op]:
     """
     if wait.kind != COLLECTIVE or wait.stream is None or not sinks:
         return []
-    course = case.course(wait.process, wait.stream)
+    course = case.evidence.course(wait.process, wait.stream)
     if course is None:
         return []
     mine = _sites(course)
     found: tuple[int, int] | None = None
     compared: list[Course] = []
     for sink in sinks:
-        other = case.course(sink, wait.stream)
+        other = case.evidence.course(sink, wait.stream)
         if other is None or [seq for seq, _ in other[:1]] != [seq for seq, _ in course[:1]]:
             return []  # of one of them the evidence begins later
         if any(other is one for one in compared):
@@ -269,7 +269,7 @@ def _not_compared(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
             return False
         if mine is not None and mine[0] == wait.op.seq and mine[2] == theirs[1]:
             return False  # all before was equal
-    return any(case.course(p, wait.stream) is None for p in (wait.process, *sinks))
+    return any(case.evidence.course(p, wait.stream) is None for p in (wait.process, *sinks))
 
 
 def _differed(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
