@@ -145,8 +145,7 @@ def rich(folder: Path) -> list[Journal]:
         lost = journal.begin(async_call, 26 * MS, q=2)
         journal.record(o=lost, d=100, k="is_completed")
         journal.record(l=lost, d=200, o=1)
-        failed = journal.begin(sync, 27 * MS, k="bad", p=1)
-        journal.end(failed, MS, x=journal.string("RuntimeError: no"), f=1)
+        journal.raises(sync, 27 * MS, MS, "RuntimeError: no", k="bad", p=1, refused=True)
         journal.record(hb=30 * MS)
         journal.record(at=31 * MS, h=0, k=1)
         if rank == 1:

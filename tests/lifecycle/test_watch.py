@@ -197,8 +197,7 @@ def test_who_gave_up_is_told_of_before(tmp_path: Path, monkeypatch: pytest.Monke
     """They waited for milliseconds only, and the job does not end: one of its processes lives."""
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
-            lose(journal, group, 200 * MS, 30 * MS)
-            fail(journal, 240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+            lose(journal, group, 200 * MS, 30 * MS, fails=240 * MS)
         else:
             stand(journal, 3 * S, "/src/loader.py", 9, "load")
             beat(journal, 20)

@@ -186,6 +186,13 @@ class Journal:
         self.end(n, d, u=d // 10)
         return n
 
+    def raises(
+        self, call: int, t: int, d: int, text: str, *, refused: bool = False, **keys: Any
+    ) -> None:
+        """An operation that ends with an exception; ``refused``: torch would not make the call."""
+        n = self.begin(call, t, **keys)
+        self.end(n, d, x=self.string(text), **({"f": 1} if refused else {}))
+
     def segment(self, t: int = 0, pending: Sequence[dict[str, Any]] = ()) -> Path:
         """Open the next segment with the begins still in flight."""
         path = Path(fmt.segment_name(str(self.base), len(self.segments) + 1))

@@ -163,10 +163,25 @@ def fail(
     journal.define("exit", t=t + MS, how="exception", code=1)
 
 
-def lose(journal: Journal, group: int, t: int, d: int, text: str = PEER_GONE) -> None:
-    """An all_reduce that ends in an error."""
-    number = journal.begin(journal.collective(group), t, q=3)
-    journal.end(number, d, x=journal.string(text))
+def break_off(
+    journal: Journal, call: int, t: int, d: int, fails: int, text: str = PEER_GONE, **keys: Any
+) -> None:
+    """An operation that ends in an error, and its process by that."""
+    line = keys.pop("line", 30)
+    journal.raises(call, t, d, text, **keys)
+    kind, _, words = text.partition(": ")
+    fail(journal, fails, kind, words, line)
+
+
+def lose(
+    journal: Journal, group: int, t: int, d: int, text: str = PEER_GONE, *, fails: int | None = None
+) -> None:
+    """An all_reduce that ends in an error, by which the process ``fails`` then, if at all."""
+    call = journal.collective(group)
+    if fails is None:
+        journal.raises(call, t, d, text, q=3)
+    else:
+        break_off(journal, call, t, d, fails, text, q=3)
 
 
 def leave(journal: Journal, t: int) -> None:

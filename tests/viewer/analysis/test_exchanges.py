@@ -72,8 +72,7 @@ def test_a_call_that_raised_on_issue_is_in_no_exchange(tmp_path: Path) -> None:
     """It takes no number, although its begin had one; the next call gets it."""
     (journal,) = workers(tmp_path, 1)
     call = journal.collective(journal.world())
-    refused = journal.begin(call, MS, q=1)
-    journal.end(refused, 10, x=journal.string("ValueError: no"), f=1)
+    journal.raises(call, MS, 10, "ValueError: no", q=1, refused=True)
     journal.run(call, 2 * MS, MS, q=1)
     found = exchanges(tmp_path)
     assert found.collectives["arrived"].to_list() == [1]

@@ -227,8 +227,7 @@ def test_what_never_completed_is_waiting(tmp_path: Path, how: str) -> None:
             other = journal.collective(group, "all_gather" if rank else "all_reduce")
             journal.begin(other, at, q=4)
         elif rank < 2:
-            number = journal.begin(call, at, q=4)
-            journal.end(number, hung, x=journal.string(how))
+            journal.raises(call, at, hung, how, q=4)
         journal.record(hb=at + hung)
     stats = disttrace.stats(tmp_path)
     members = 3 if how == "mismatch" else 2

@@ -15,6 +15,7 @@ from support.scenes import (
     alive,
     all_gone,
     beat,
+    break_off,
     fail,
     findings,
     finds,
@@ -131,9 +132,7 @@ DIED = "the loss is not a number"
 
 def echo(journal: Journal, call: int, text: str = PEER_GONE) -> None:
     """An operation that ends in an echo which then ends the process."""
-    number = journal.begin(call, 200 * MS, q=3)
-    journal.end(number, 30 * MS, x=journal.string(text))
-    fail(journal, 240 * MS, "RuntimeError", text.partition(": ")[2])
+    break_off(journal, call, 200 * MS, 30 * MS, 240 * MS, text, q=3)
 
 
 @pytest.mark.parametrize(
@@ -179,9 +178,8 @@ def test_those_that_lost_different_ranks_are_told_apart(tmp_path: Path) -> None:
             name=f"{groups[rank]}",
         )  # fmt: skip
         text = f"RuntimeError: Connection closed by peer [127.0.0.1]:{4711 + rank}"
-        number = journal.begin(journal.collective(pair), 200 * MS, q=1)
-        journal.end(number, 30 * MS + (rank == 0) * 10 * MS, x=journal.string(text))
-        fail(journal, 240 * MS + (rank == 0) * 10 * MS, "RuntimeError", text.partition(": ")[2])
+        call, late = journal.collective(pair), (rank == 0) * 10 * MS
+        break_off(journal, call, 200 * MS, 30 * MS + late, 240 * MS + late, text, q=1)
     found = findings(tmp_path, look=all_gone)
     told = [one for f in found for one in f.consequences if "peer" in one]
     text = "failed with RuntimeError: Connection closed by peer [127.0.0.1]"
@@ -200,9 +198,8 @@ def test_the_address_of_a_store_is_that_of_its_server(tmp_path: Path) -> None:
         store = journal.tcp_store(29500, address="127.0.0.1:29500")
         port = 29500 if journal.rank == 1 else 29501
         keys = {"kind": "store", "store": store, "origin": "python"}
-        number = journal.begin(journal.call("store.get", **keys), 200 * MS, k="k")
-        journal.end(number, 30 * MS, x=journal.string(gone.format(port=port)))
-        fail(journal, 240 * MS, "DistNetworkError", gone.format(port=port).partition(": ")[2])
+        get, text = journal.call("store.get", **keys), gone.format(port=port)
+        break_off(journal, get, 200 * MS, 30 * MS, 240 * MS, text, k="k")
     found = only(findings(tmp_path, look=all_gone))
     told = [text for text in found.consequences if "remote" in text]
     assert len(told) == 2
@@ -281,8 +278,7 @@ def test_a_call_that_raises_under_detail_has_begun(tmp_path: Path) -> None:
     """All members raise in the call, which takes no number: the calls themselves are compared."""
     for journal, group in steps(tmp_path, 3):
         op = "all_gather" if journal.rank == 0 else "all_reduce"
-        number = journal.begin(journal.collective(group, op), 200 * MS, q=3)
-        journal.end(number, MS, x=journal.string(DETAIL), f=1)
+        journal.raises(journal.collective(group, op), 200 * MS, MS, DETAIL, q=3, refused=True)
         stack = journal.stack(("train.py", 10, "main"))
         text = DETAIL.partition(": ")[2]
         journal.define("failure", t=210 * MS, type="RuntimeError", text=text, stack=stack, h=0)

@@ -16,6 +16,7 @@ from support.scenes import (
     alive,
     all_gone,
     beat,
+    break_off,
     fail,
     findings,
     finds,
@@ -52,8 +53,7 @@ def test_a_text_like_a_lost_rank_is_no_evidence(tmp_path: Path, kind: str, text:
         if journal.rank == 1:
             fail(journal, 210 * MS, kind, text)
         else:
-            lose(journal, group, 200 * MS, 30 * MS)
-            fail(journal, 240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+            lose(journal, group, 200 * MS, 30 * MS, fails=240 * MS)
     finds(tmp_path, "process_failed", [1], certainty="certain")
 
 
@@ -113,8 +113,7 @@ def test_what_a_signal_handler_raises_inside_of_a_collective_is_its_own(
         if journal.rank == 1:
             raised_inside(journal, group, handler, 200 * MS, 20 * MS)
         else:
-            lose(journal, group, 201 * MS + late, 30 * MS)
-            fail(journal, 240 * MS + late, "RuntimeError", PEER_GONE.partition(": ")[2])
+            lose(journal, group, 201 * MS + late, 30 * MS, fails=240 * MS + late)
     finds(tmp_path, "process_failed", [1], certainty="certain")
 
 
@@ -126,8 +125,7 @@ def test_a_handler_that_leaves_ends_its_own_process(tmp_path: Path) -> None:
             asked = journal.stack(("/src/train.py", 8, "on_term"))
             journal.define("exit", t=222 * MS, how="exit", code=3, stack=asked)
         else:
-            lose(journal, group, 201 * MS, 30 * MS)
-            fail(journal, 240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+            lose(journal, group, 201 * MS, 30 * MS, fails=240 * MS)
     finds(tmp_path, "process_failed", [1])
 
 
@@ -194,9 +192,7 @@ def test_a_process_that_recovered_fails_by_itself(tmp_path: Path) -> None:
         if journal.rank == 1:
             fail_from(journal, 2 * S, "KeyError", "'step'", TIMED_OUT)
         else:
-            number = journal.begin(journal.collective(group), 2 * S, q=5)
-            journal.end(number, 30 * MS, x=journal.string(PEER_GONE))
-            fail(journal, 3 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+            break_off(journal, journal.collective(group), 2 * S, 30 * MS, 3 * S, q=5)
     found = [f for f in findings(tmp_path) if f.kind == "process_failed"]
     assert ranks(tmp_path, only(found).culprits) == [1]
 
@@ -212,8 +208,7 @@ def test_a_polled_store_is_no_excuse(tmp_path: Path) -> None:
                 journal.end(n, MS // 2, x=journal.string(text), f=1)
             fail(journal, 300 * MS, "ValueError", "the loss is not a number")
         else:
-            lose(journal, group, 200 * MS, 200 * MS)
-            fail(journal, 410 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+            lose(journal, group, 200 * MS, 200 * MS, fails=410 * MS)
     finds(tmp_path, "process_failed", [1])
 
 
@@ -222,8 +217,7 @@ def test_who_arrives_after_the_time_out_is_missing(tmp_path: Path, then: str) ->
     """Whatever the others did about it; a second of margin is for survivors that fail in a row."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            lose(journal, group, 14 * S, MS)
-            fail(journal, 15 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+            lose(journal, group, 14 * S, MS, fails=15 * S)
             continue
         lose(journal, group, 200 * MS, 6 * S, TIMED_OUT)
         if then == "raise":
@@ -274,8 +268,7 @@ def test_who_was_held_up_elsewhere_is_not_to_blame(tmp_path: Path, how: str) -> 
         else:
             call = journal.call("store.get" if first else "store.set", kind="store", store=1)
             journal.run(call, begins, 11 * S + MS - begins, k="ready")
-        lose(journal, group, 11 * S + 2 * MS, MS)
-        fail(journal, 12 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+        lose(journal, group, 11 * S + 2 * MS, MS, fails=12 * S)
     found = finds(tmp_path, "missing_participant", [2], certainty="likely")
     assert "rank 1 waited for rank 2 in " in found.summary
 
@@ -286,8 +279,7 @@ def test_within_a_second_nobody_is_late(tmp_path: Path) -> None:
         if journal.rank == 1:
             fail(journal, 210 * MS, "ValueError", "the loss is not a number")
             continue
-        lose(journal, group, (200 + 500 * (journal.rank or 0)) * MS, 20 * MS)
-        fail(journal, 2 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+        lose(journal, group, (200 + 500 * (journal.rank or 0)) * MS, 20 * MS, fails=2 * S)
     finds(tmp_path, "process_failed", [1])
 
 
@@ -304,13 +296,11 @@ def test_a_message_to_who_had_given_up(tmp_path: Path) -> None:
     """Rank 0 timed out over a receive; rank 1 sends eight seconds later."""
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
-            number = journal.begin(journal.message(group, "recv", 1), 200 * MS, q=1)
-            journal.end(number, 6 * S, x=journal.string(TIMED_OUT))
-            fail(journal, 7 * S, "RuntimeError", TIMED_OUT.partition(": ")[2])
+            receive = journal.message(group, "recv", 1)
+            break_off(journal, receive, 200 * MS, 6 * S, 7 * S, TIMED_OUT, q=1)
         else:
-            number = journal.begin(journal.message(group, "send", 0), 14 * S, q=1)
-            journal.end(number, MS, x=journal.string(PEER_GONE), f=1)
-            fail(journal, 15 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+            send = journal.message(group, "send", 0)
+            break_off(journal, send, 14 * S, MS, 15 * S, q=1, refused=True)
     found = finds(tmp_path, "unmatched_recv", [1])
     assert "rank 1 posted the send 7.8 s later" in found.summary
 
@@ -320,8 +310,7 @@ def test_two_that_die_at_once_are_one_failure(tmp_path: Path) -> None:
     for journal, group in steps(tmp_path, 4):
         if journal.rank in (1, 2):
             continue
-        lose(journal, group, 200 * MS, 100 * MS)
-        fail(journal, 400 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+        lose(journal, group, 200 * MS, 100 * MS, fails=400 * MS)
     finds(tmp_path, "process_failed", [1, 2], certainty="certain", look=all_gone)
 
 

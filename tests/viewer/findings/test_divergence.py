@@ -156,8 +156,9 @@ def test_an_exception_by_which_a_call_was_skipped_is_told(tmp_path: Path, read: 
             where = journal.stack(("train.py", LINES[name], name))
             call, t = journal.collective(group, stack=where), (100 + step) * MS
             if journal.rank == 2 and step == 7:
-                raised = journal.begin(call, t, q=number + 1)
-                journal.end(raised, 1000, x=journal.string("ValueError: not contiguous"), f=1)
+                journal.raises(
+                    call, t, 1000, "ValueError: not contiguous", q=number + 1, refused=True
+                )
                 continue
             number += 1
             journal.run(call, t=t, d=MS // 2, q=number)

@@ -227,8 +227,7 @@ def test_a_job_that_goes_on_without_a_node_that_was_killed(tmp_path: Path, how: 
     for journal in first:
         group = journal.world()
         journal.run(journal.collective(group), S, MS, q=1)
-    number = first[0].begin(first[0].collective(1), S + 2 * MS, q=2)
-    first[0].end(number, 18 * MS, x=first[0].string(PEER_GONE))
+    first[0].raises(first[0].collective(1), S + 2 * MS, 18 * MS, PEER_GONE, q=2)
     fail(first[0], S + 21 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
     gone.define("sighting", t=S + 20 * MS, state="gone", code=-9, others=3)
     again = Journal(

@@ -15,6 +15,7 @@ from support.scenes import (
     S,
     alive,
     beat,
+    break_off,
     fail,
     findings,
     finds,
@@ -105,9 +106,7 @@ def test_who_broke_since_the_others_had_gone_is_told_where_it_was_before(tmp_pat
         if journal.rank == 1:
             stand(journal, 3 * S, "loader.py", 7, "load")
             send = journal.message(group, "send", peer=0)
-            number = journal.begin(send, 14 * S, q=1)
-            journal.end(number, MS, x=journal.string(PEER_GONE), f=1)
-            fail(journal, 15 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+            break_off(journal, send, 14 * S, MS, 15 * S, q=1, refused=True)
         else:
             give_up(journal, group)
     found = only(findings(tmp_path))
@@ -120,14 +119,12 @@ def test_waits_that_followed_one_another_are_no_cycle(tmp_path: Path) -> None:
     """Rank 0 gave up a key that rank 1 set later, and was gone when rank 1 waited for it."""
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
-            number = journal.begin(store_call(journal, "get", 9), 200 * MS, k="a")
-            journal.end(number, 3 * S, x=journal.string("DistStoreError: wait timeout after 3 s"))
-            fail(journal, 4 * S, "DistStoreError", "wait timeout after 3 s")
+            get, text = store_call(journal, "get", 9), "DistStoreError: wait timeout after 3 s"
+            break_off(journal, get, 200 * MS, 3 * S, 4 * S, text, k="a")
         else:
             stand(journal, 2 * S, "loader.py", 7, "load")
             journal.run(store_call(journal, "set", 11), 6 * S, MS, k="a")
-            lose(journal, group, 6 * S + 2 * MS, 3 * S)
-            fail(journal, 10 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+            lose(journal, group, 6 * S + 2 * MS, 3 * S, fails=10 * S)
     found = finds(tmp_path, "store_key_missing", [1])
     assert "rank 1 set it 2.8 s later; rank 1 was last seen at loader.py:7" in found.summary
 
@@ -226,9 +223,8 @@ def interrupt(journal: Journal, t: int) -> None:
 
 def loses(journal: Journal, group: int, t: int) -> None:
     """It is in an all_reduce since 200 ms when the connection goes."""
-    number = journal.begin(journal.collective(group), 200 * MS, q=3)
-    journal.end(number, t - 200 * MS, x=journal.string(PEER_GONE))
-    fail(journal, t + MS, "RuntimeError", PEER_GONE.partition(": ")[2], line=40)
+    call = journal.collective(group)
+    break_off(journal, call, 200 * MS, t - 200 * MS, t + MS, q=3, line=40)
 
 
 def test_a_job_that_is_interrupted_is_healthy(tmp_path: Path) -> None:

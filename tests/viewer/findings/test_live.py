@@ -34,6 +34,7 @@ from support.scenes import (
     alive,
     all_gone,
     beat,
+    break_off,
     fail,
     findings,
     finds,
@@ -299,9 +300,8 @@ def test_what_the_last_word_rests_on_is_written_down(tmp_path: Path) -> None:
             group = journal.world()
             journal.run(journal.collective(group), t=100 * MS, d=MS, q=1)
             if rank == 0:
-                lost = journal.begin(journal.collective(group), 200 * MS, q=2)
-                journal.end(lost, 10 * MS, x=journal.string(PEER_GONE))
-                fail(journal, 220 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+                call = journal.collective(group)
+                break_off(journal, call, 200 * MS, 10 * MS, 220 * MS, q=2)
                 order = EndOrder(
                     directory=str(tmp_path), root=str(tmp_path), job=journal.job,
                     in_names=journal.job, stall_s=10, process=journal.process, failed=True,
@@ -345,8 +345,7 @@ def test_who_acted_after_it_was_read_is_not_missing(tmp_path: Path) -> None:
     """Rank 1's journal was read first: before it sent what rank 0's error speaks of."""
     now = {"offset_ns": time.time_ns() - T0 - 20 * S}
     (first, group), (second, other) = steps(tmp_path, 2, **now)
-    receive = first.begin(first.message(group, "recv", 1), 19 * S, q=1)
-    first.end(receive, 100 * MS, x=first.string(PEER_GONE))
+    first.raises(first.message(group, "recv", 1), 19 * S, 100 * MS, PEER_GONE, q=1)
     second.record(hb=18 * S)
     readings: list[tuple[Case, tuple[RuleFinding, ...]]] = []
 
@@ -366,8 +365,7 @@ def test_what_broke_long_ago_is_read_once(tmp_path: Path) -> None:
     """Its journals are as they will be."""
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
-            lost = journal.begin(journal.collective(group), 2 * S, q=3)
-            journal.end(lost, 100 * MS, x=journal.string(PEER_GONE))
+            journal.raises(journal.collective(group), 2 * S, 100 * MS, PEER_GONE, q=3)
     times = []
 
     def read() -> tuple[Case, tuple[RuleFinding, ...]]:

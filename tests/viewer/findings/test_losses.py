@@ -22,6 +22,7 @@ from support.scenes import (
     alive,
     all_gone,
     beat,
+    break_off,
     fail,
     join,
     leave,
@@ -53,9 +54,8 @@ def failed(folder: Path) -> None:
         if journal.rank == 1:
             fail(journal, 200 * MS, "ValueError", "not a number")
             continue
-        number = journal.begin(journal.collective(group), 190 * MS, q=5)
-        journal.end(number, 20 * MS, x=journal.string(PEER_GONE))
-        fail(journal, 215 * MS, "RuntimeError", PEER_GONE.partition(": ")[2], line=40)
+        call = journal.collective(group)
+        break_off(journal, call, 190 * MS, 20 * MS, 215 * MS, q=5, line=40)
 
 
 def mismatch(folder: Path) -> None:

@@ -13,6 +13,7 @@ from support.scenes import (
     alive,
     all_gone,
     beat,
+    break_off,
     create,
     fail,
     findings,
@@ -628,9 +629,8 @@ def test_who_turned_into_another_program_took_the_store_with_it(tmp_path: Path) 
         if journal.rank == 0:
             journal.define("exit", t=300 * MS, how="exec")
             continue
-        waits = journal.begin(store_call(journal, "wait", 13), 200 * MS)
-        journal.end(waits, 200 * MS, x=journal.string(f"DistNetworkError: {LOST}"), f=1)
-        fail(journal, 401 * MS, "DistNetworkError", LOST)
+        wait, text = store_call(journal, "wait", 13), f"DistNetworkError: {LOST}"
+        break_off(journal, wait, 200 * MS, 200 * MS, 401 * MS, text, refused=True)
     found = finds(tmp_path, "process_failed", [0], look=all_gone)
     assert "rank 0, which became another program (exec)" in found.summary
 

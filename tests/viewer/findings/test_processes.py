@@ -18,6 +18,7 @@ from support.scenes import (
     alive,
     all_gone,
     beat,
+    break_off,
     fail,
     findings,
     finds,
@@ -39,9 +40,7 @@ def test_the_first_failure_is_the_finding_and_echoes_follow(tmp_path: Path) -> N
         if journal.rank == 1:
             fail(journal, 210 * MS, "ValueError", "the loss is not a number")
         elif journal.rank == 0:
-            number = journal.begin(call, 200 * MS, q=3)
-            journal.end(number, 30 * MS, x=journal.string(PEER_GONE))
-            fail(journal, 240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+            break_off(journal, call, 200 * MS, 30 * MS, 240 * MS, q=3)
         else:
             journal.begin(call, 200 * MS, q=3)
             beat(journal, 20)
@@ -80,8 +79,7 @@ def test_a_silent_end_that_others_noticed_is_a_failure(tmp_path: Path) -> None:
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
             continue
-        lose(journal, group, 200 * MS, 10 * S)
-        fail(journal, 11 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+        lose(journal, group, 200 * MS, 10 * S, fails=11 * S)
     found = finds(tmp_path, "process_failed", [1], certainty="certain")
     assert "after all_reduce #2 of the default group" in found.summary
 
@@ -95,9 +93,7 @@ def test_who_left_no_word_and_whose_connection_closed_first(tmp_path: Path, how:
                 journal.run(journal.call("destroy_process_group", kind="composed"), 150 * MS, MS)
             continue
         text = PEER_GONE if how != "timed out" else "RuntimeError: Timed out waiting 30000ms"
-        number = journal.begin(journal.collective(group), 200 * MS, q=3)
-        journal.end(number, 90 * MS, x=journal.string(text))
-        fail(journal, 300 * MS, "RuntimeError", text.partition(": ")[2])
+        lose(journal, group, 200 * MS, 90 * MS, text, fails=300 * MS)
     found = only(findings(tmp_path))
     kind = "process_failed" if how == "killed" else "missing_participant"
     assert (found.kind, ranks(tmp_path, found.culprits)) == (kind, [1])
