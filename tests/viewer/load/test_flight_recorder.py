@@ -25,6 +25,7 @@ from support.simulated_dumps import Call, Fault, dumped, run
 from support.states import hang
 
 WORLD = {"0": (0, 1, 2, 3)}
+PAIR = {"0": (0, 1)}
 ALL = (0, 1, 2, 3)
 H100 = Path(__file__).with_name("h100")  # dumps of a real one
 FORMS = pytest.mark.parametrize("form", ["pickle", "json"])
@@ -51,6 +52,14 @@ def left(folder: Path, last: Last, *, version: str = "2.10", **given: Any) -> Pa
 def job(folder: Path, last: Last, **given: Any) -> Report:
     """The verdict on it."""
     return diagnose(left(folder, last, **given))
+
+
+def judged(
+    folder: Path, entries: Last, groups: Any = WORLD, first: int = 0, **given: Any
+) -> Report:
+    """The verdict on dumps that hold these entries alone."""
+    dumps = {rank: dump(own, groups=groups, first=first) for rank, own in entries.items()}
+    return diagnose(write(folder / "dumps", dumps, **given))
 
 
 def without(missing: int) -> Last:
@@ -136,12 +145,8 @@ def test_a_device_others_are_ahead_of(tmp_path: Path, made_s: float | None, acti
     """Its host went on, so that all have come to what the others wait in."""
     own = {0: [waiting()], 1: [], 2: [], 3: []}
     over = [] if active else [*steps(3), waiting(state="completed")]
-    dumps = {
-        rank: dump([*(own[rank] or over), later(5), later(6)], groups=WORLD, first=20 * active)
-        for rank in ALL
-    }
-    report = diagnose(write(tmp_path / "dumps", dumps, made_s=made_s))
-    (found,) = report.findings
+    entries = {rank: [*(own[rank] or over), later(5), later(6)] for rank in ALL}
+    (found,) = judged(tmp_path, entries, first=20 * active, made_s=made_s).findings
     assert (found.kind, found.certainty, found.severity) == ("no_progress", "certain", "error")
     assert (found.culprit_ranks, found.device, found.seq) == ((0,), True, 4)
     assert "rank 0 is not through with all_reduce #4 of the default group" in found.summary
@@ -277,14 +282,11 @@ def test_one_order_over_two_groups_is_a_deadlock_of_nobody(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("made_s", "severity"), [(60.0, "error"), (None, "warning")])
 def test_both_send_is_a_deadlock(tmp_path: Path, made_s: float | None, severity: str) -> None:
-    dumps = {
-        rank: dump(
-            [*steps(1), entry(f"send {rank}->{1 - rank}", 1, at_s=1, state="started", p2p=1)],
-            groups={"0": (0, 1)},
-        )
+    entries = {
+        rank: [*steps(1), entry(f"send {rank}->{1 - rank}", 1, at_s=1, state="started", p2p=1)]
         for rank in (0, 1)
     }
-    (found,) = diagnose(write(tmp_path / "dumps", dumps, made_s=made_s)).findings
+    (found,) = judged(tmp_path, entries, PAIR, made_s=made_s).findings
     assert (found.kind, found.culprit_ranks, found.severity) == ("deadlock", (), severity)
 
 
@@ -306,8 +308,7 @@ def test_healthy_launches_of_messages_are_over(tmp_path: Path) -> None:
         both = (f"send {rank}->{other}", f"recv {rank}<-{other}")
         return [e for n in range(5) for e in batch(*both, seq=n + 1, state="completed", at_s=n)]
 
-    dumps = {rank: dump([*steps(1), *of(rank)], groups={"0": (0, 1)}) for rank in (0, 1)}
-    assert diagnose(write(tmp_path / "dumps", dumps)).healthy
+    assert judged(tmp_path, {rank: [*steps(1), *of(rank)] for rank in (0, 1)}, PAIR).healthy
 
 
 def test_a_batch_that_hung_on_an_h100(tmp_path: Path) -> None:
@@ -324,15 +325,18 @@ def test_a_batch_that_hung_on_an_h100(tmp_path: Path) -> None:
 
 
 def test_a_one_sided_launch_is_not_all_joined(tmp_path: Path) -> None:
-    sides = {0: ("send 0->1", "recv 0<-1"), 1: ("recv 1<-0",)}
-    dumps = {
-        rank: dump(
-            [*steps(1), *batch(*names, seq=1, state="started", at_s=1)], groups={"0": (0, 1)}
-        )
-        for rank, names in sides.items()
+    entries = {
+        rank: [*steps(1), *batch(*messages, seq=1, state="started", at_s=1)]
+        for rank, messages in enumerate((("send 0->1", "recv 0<-1"), ("recv 1<-0",)))
     }
-    report = diagnose(write(tmp_path / "dumps", dumps))
+    report = judged(tmp_path, entries, PAIR)
     assert [found.kind for found in report.findings] == ["unmatched_recv"]
+
+
+RING = (
+    ("send 0->1", "recv 0<-3"), ("send 1->2", "recv 1<-0"), ("recv 2<-1",),
+    ("send 3->0", "recv 3<-2"),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("first", [0, 30])
@@ -342,17 +346,12 @@ def test_a_launch_in_a_ring_that_lacks_a_message_blames_no_innocent(
     tmp_path: Path, first: int, active: bool, made_s: float | None
 ) -> None:
     """Rank 2 leaves its send to 3 out, all else is through; only a whole ring can tell that."""
-    sides = {
-        0: ("send 0->1", "recv 0<-3"), 1: ("send 1->2", "recv 1<-0"), 2: ("recv 2<-1",),
-        3: ("send 3->0", "recv 3<-2"),
-    }  # fmt: skip
-    dumps = {}
-    for rank, names in sides.items():
+    entries = {}
+    for rank, messages in enumerate(RING):
         state = "scheduled" if rank == 3 else "completed"
-        kept = [*steps(1), *batch(*names, seq=1, state=state, at_s=1)]
-        kept = kept[1:] * (rank == 3) if active else kept
-        dumps[rank] = dump(kept, groups=WORLD, first=first or 30 * active)
-    (found,) = diagnose(write(tmp_path / "dumps", dumps, made_s=made_s)).findings
+        kept = batch(*messages, seq=1, state=state, at_s=1)
+        entries[rank] = kept * (rank == 3) if active else [*steps(1), *kept]
+    (found,) = judged(tmp_path, entries, first=first or 30 * active, made_s=made_s).findings
     assert found.severity == ("warning" if made_s is None else "error")
     if first or active:
         assert (found.culprit_ranks, found.certainty) == ((), "likely")
@@ -365,16 +364,14 @@ def test_a_launch_in_a_ring_that_lacks_a_message_blames_no_innocent(
 @pytest.mark.parametrize("active", [False, True], ids=["all", "active only"])
 def test_launches_around_a_ring_lack_a_message(tmp_path: Path, posted: bool, active: bool) -> None:
     """Each is over when all that hang together are: no other has a fault of its own."""
-    sides: dict[int, tuple[str, ...]] = {
-        0: ("send 0->1", "recv 0<-3"), 1: ("send 1->2", "recv 1<-0"), 2: ("recv 2<-1",) * posted,
-        3: ("send 3->0", "recv 3<-2"),
-    }  # fmt: skip
-    dumps = {}
-    for rank, names in sides.items():
-        kept = batch(*names, seq=1, state="scheduled", at_s=1) if names else []
-        before = [] if active else steps(1)
-        dumps[rank] = dump([*before, *kept], groups=WORLD, first=30 * active)
-    (found,) = diagnose(write(tmp_path / "dumps", dumps)).findings
+    before = [] if active else steps(1)
+    entries = {
+        rank: [*before, *batch(*messages, seq=1, state="scheduled", at_s=1)]
+        for rank, messages in enumerate(RING)
+    }
+    if not posted:
+        entries[2] = before
+    (found,) = judged(tmp_path, entries, first=30 * active).findings
     assert found.kind.startswith("unmatched_")
     assert found.culprit_ranks == (2,)
 
@@ -383,17 +380,14 @@ def test_launches_around_a_ring_lack_a_message(tmp_path: Path, posted: bool, act
 def test_a_twin_group_is_no_fault_of_the_network(tmp_path: Path, made_s: float | None) -> None:
     """No dump lists the members of either group, as gloo's do not: all wait, and none elsewhere."""
     names = {0: "1", 1: "1", 2: "2", 3: "1"}
-    dumps = {
-        rank: dump(
-            [
-                *steps(1, backend="gloo"),
-                waiting(seq=1, group=(name, "undefined"), pg_id=int(name), backend="gloo"),
-            ],
-            groups=WORLD,
-        )
+    entries = {
+        rank: [
+            *steps(1, backend="gloo"),
+            waiting(seq=1, group=(name, "undefined"), pg_id=int(name), backend="gloo"),
+        ]
         for rank, name in names.items()
     }
-    (found,) = diagnose(write(tmp_path / "dumps", dumps, made_s=made_s)).findings
+    (found,) = judged(tmp_path, entries, made_s=made_s).findings
     assert (found.kind, found.culprit_ranks) == ("deadlock", ())
 
 
@@ -402,8 +396,7 @@ def test_a_healthy_uneven_all_gather_is_over(tmp_path: Path) -> None:
         parts = [entry("_broadcast_oop", seq, at_s=seq, state="scheduled") for _ in ALL]
         return [*parts, entry("ALLGATHER_coalesced", seq, at_s=seq)]
 
-    dumps = {rank: dump([*of(1), *of(2)], groups=WORLD) for rank in ALL}
-    assert diagnose(write(tmp_path / "dumps", dumps)).healthy
+    assert judged(tmp_path, {rank: [*of(1), *of(2)] for rank in ALL}).healthy
 
 
 def test_rings_are_compared_by_number(tmp_path: Path) -> None:

@@ -326,10 +326,7 @@ class Dumps:
 
     def take(self, line: bytes) -> bool:
         """Take a line that is no record, or marks that dumps are over; False if it is neither."""
-        if line.startswith(_OVER):
-            self.main = []
-            return True
-        if _THREAD.match(line):
+        if line.startswith(_OVER) or _THREAD.match(line):
             self.main = []
             return True
         if found := _FRAME.match(line):
