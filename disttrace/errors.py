@@ -7,12 +7,10 @@ import os
 import select
 import signal
 import sys
-from typing import Any, TypeVar
+from typing import Any
 
 from disttrace import foreign, redact
 from disttrace.journal.originals import poll, write
-
-_T = TypeVar("_T")
 
 _LONGEST = 300  # characters of an exception's first line
 _FURTHER, _READ = 700, 2_000  # and of the lines behind it; how much is looked at

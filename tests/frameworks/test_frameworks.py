@@ -21,7 +21,6 @@ import pytest
 
 from frameworks.libraries import environment
 from support.processes import (
-    ROOT,
     Outcome,
     clean_environ,
     descendant_groups,
@@ -32,7 +31,6 @@ from support.processes import (
 from support.raw import read_journals
 
 PROGRAMS = Path(__file__).parent / "programs"
-PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
 TORCHRUN = "torchrun --standalone --nproc-per-node 2"
 LIMIT_S = 160.0
 pytestmark = pytest.mark.long

@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -213,15 +212,6 @@ def leaves_at_once_over_it() -> None:
         times_out()
     except RuntimeError:
         os._exit(9)
-
-
-WAYS: tuple[Callable[[], None], ...] = (
-    *(use, raises, leaves, leaves_at_once, killed, terminated, aborts, interrupted),
-    *(leaves_with_words, quits, leaves_well, catches, catches_late, catches_and_leaves),
-    *(leaves_a_thread, leaves_through_others),
-    *(raises_in_thread, leaves_a_daemon, forks, own_hook),
-    *(times_out, passes_on, says_so, goes_on_without, leaves_over_it, leaves_at_once_over_it),
-)
 
 
 def square(number: int) -> int:

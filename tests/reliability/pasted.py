@@ -42,7 +42,6 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
 from support.processes import clean_environ, family, free_port, kill_family  # noqa: E402
 
 NODES, PER_NODE = 2, 2
-WORLD = NODES * PER_NODE
 LIMIT_S, LOOK_S, PATIENCE_S = 12, 6.0, 120.0
 RIGHT, UNDECIDED, WRONG = "right", "undecided", "wrong"
 

@@ -18,9 +18,6 @@ from pathlib import Path
 from typing import Any
 
 PARSER: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
-CODES: Any = importlib.import_module(
-    "re._constants" if sys.version_info >= (3, 11) else "sre_constants"
-)
 
 Found = dict[tuple[str | bytes, int], str]
 PACKAGES = ("disttrace", "disttrace_viewer")

@@ -80,23 +80,9 @@ GATHER = (
     " OpType=_ALLGATHER_BASE, NumelIn=4096, NumelOut=32768, Timeout(ms)=600000) ran for 600100"
     " milliseconds before timing out."
 )
-HEARTBEAT = (
-    "[rank{0}]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank {0}] Heartbeat monitor timed out!"
-    " workMetaList_.size()={1}"
-)
-STUCK = (
-    "[rank{0}]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank {0}] [PG 0 Rank {0}] ProcessGroupNCCL's"
-    " watchdog got stuck for {1} seconds without making progress"
-)
-RAY = "(Trainer pid={}, ip=10.9.8.{}) "
 PAIR = "[/build/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.7]:4107"
 RECORD = "/opt/env/lib/python3.11/site-packages/torch/distributed/elastic/errors/__init__.py"
 GATHERS = f'  File "{C10D}", line 3252, in all_reduce'
-TIMED_OUT = (
-    "RuntimeError: [/build/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for"
-    " recv operation to complete"
-)
-AUTOGRAD = "/opt/env/lib/python3.11/site-packages/torch/autograd/graph.py"
 
 
 def raised(rank: int, error: str, *inner: str) -> str:

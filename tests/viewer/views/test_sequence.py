@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +43,6 @@ def words(row: Row) -> list[str]:
 def called(found: Overview) -> list[str]:
     """The first word of each row; of a fold ``x``, of a gap ``…``."""
     return [row.text.plain.split()[0] for row in found.sequence.rows]
-
-
-def ranks(found: Overview, processes: Iterable[int]) -> list[int | None]:
-    """Ranks of processes, which are numbered in no order that means anything."""
-    return [found.names.trace.processes[index].rank for index in processes]
 
 
 def hanging(folder: Path) -> None:

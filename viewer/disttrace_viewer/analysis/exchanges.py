@@ -22,8 +22,6 @@ from disttrace_viewer.trace.values import dataclass
 
 WAITERS = ("store.get", "store.wait", "store.multi_get", "store.queue_pop", "store.barrier")
 
-Numbers = list[tuple[int, int]]
-"""Sequence number and call (its row)."""
 _EXCHANGE = (pl.col("_stream").cast(pl.UInt64) * (1 << 32) + pl.col("seq")).alias("_exchange")
 
 
