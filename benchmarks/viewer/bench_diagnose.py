@@ -103,7 +103,8 @@ def write_dumps(folder: Path, work: Workload) -> None:
         return
     members = str(list(range(work.ranks)))
     for rank in range(work.ranks):
-        entries = [_entry(work, number) for number in range(1, work.of(rank) + 1)]
+        numbers = range(1, work.of(rank) + 1)
+        entries = [_call(number, number, done=work.returned(number)) for number in numbers]
         dump = {
             "version": "2.10",
             "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": members}},
@@ -148,10 +149,6 @@ def _write_parallel(folder: Path, shape: Shape) -> None:
         dump = {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries}
         with (folder / f"trace_{rank}").open("wb") as file:
             pickle.dump(dump, file)
-
-
-def _entry(work: Workload, number: int) -> dict[str, Any]:
-    return _call(number, number, done=work.returned(number))
 
 
 def _call(record: int, number: int, *, done: bool) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -152,10 +151,6 @@ def dirty(path: Path) -> int:
     return int(unwritten + under_way)
 
 
-def is_on_disk(path: Path) -> bool:
-    return not dirty(path)
-
-
 def test_who_stands_still_is_on_the_disk(tmp_path: Path) -> None:
     """The kernel would wait for half a minute; in memory there is no disk."""
     (tmp_path / "new").write_bytes(b"x")
@@ -173,8 +168,7 @@ def test_who_stands_still_is_on_the_disk(tmp_path: Path) -> None:
             assert process.stdout.readline() == b"True\n"
             files = [*out.glob("*.jsonl")]
             assert len(files) == 2
-            for file in files:
-                wait_until(partial(is_on_disk, file), timeout=15)
+            wait_until(lambda: not any(map(dirty, files)), timeout=15)
         finally:
             process.kill()
 

@@ -18,11 +18,6 @@ from disttrace_viewer.merge.reader import load
 from support.scenes import nobody_knows
 
 
-def remove(path: Path) -> None:
-    """It was not collected."""
-    path.unlink()
-
-
 def forbid(path: Path) -> None:
     """Nobody may read it. Root may read everything: then a link to itself cannot be opened."""
     if os.geteuid():
@@ -46,7 +41,7 @@ def cut(keep: Callable[[int], int]) -> Callable[[Path], None]:
 
 
 LOSSES: dict[str, Callable[[Path], None]] = {
-    "removed": remove, "unreadable": forbid, "empty": cut(lambda _: 0),
+    "removed": Path.unlink, "unreadable": forbid, "empty": cut(lambda _: 0),
     "50 bytes": cut(lambda _: 50), "half": cut(lambda size: size // 2),
     "nearly whole": cut(lambda size: size - 5),
 }  # fmt: skip

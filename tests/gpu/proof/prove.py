@@ -31,7 +31,6 @@ from gpu.proof import page
 from gpu.proof.checks import Said
 from gpu.proof.jobs import ENDED, STANDS, VERSION, Jobs
 from gpu.proof.scenarios import SCENARIOS, Scenario
-from gpu.proof.what_is_left import Run
 
 _ASKED = (
     "import torch, torch._C._distributed_c10d as c; print(torch.cuda.device_count(), "
@@ -86,7 +85,8 @@ class Prover:
             checked += check(run, plain)
         if not self.o.counter:
             problems = (plain.problems if plain else []), run.problems
-            return [(None, f"untraced: {t}") for t in problems[0]] + _failed(run) + checked
+            failed: list[Said] = [(False, text) for text in run.problems]
+            return [(None, f"untraced: {t}") for t in problems[0]] + failed + checked
         unwanted = [text for text in run.problems if not text.startswith((ENDED, STANDS))]
         if unwanted or not run.journals:
             return [(False, f"the counter-test itself failed: {unwanted or 'no journals'}")]
@@ -94,10 +94,6 @@ class Prover:
         if not any(good is not None for good, _ in checked):
             return [(None, "only reports")]
         return [(bool(seen), f"seen to fail: {seen[0]}" if seen else f"passes: {checked}")]
-
-
-def _failed(run: Run) -> list[Said]:
-    return [(False, text) for text in run.problems]
 
 
 def _of_this_torch() -> tuple[str, ...]:

@@ -154,11 +154,7 @@ def test_time_in_several_operations_counts_once(tmp_path: Path) -> None:
     stats = disttrace.stats(tmp_path)
     assert waited(stats) == [40, 0]
     assert stats.ranks["communicating_ns"].to_list() == [50 * MS + 3000, 10 * MS + 3000]
-    assert stats.ranks["made_others_wait_ns"].to_list() == [0, waited_ns(stats)]
-
-
-def waited_ns(stats: Stats) -> int:
-    return int(stats.ranks["waiting_ns"].sum())
+    assert stats.ranks["made_others_wait_ns"].to_list() == [0, stats.ranks["waiting_ns"].sum()]
 
 
 def test_inherited_lateness_is_nobodys_origin(tmp_path: Path) -> None:
