@@ -147,8 +147,8 @@ def _parted_before(
     nothing: tuple[int, list[tuple[Place, list[int]]]] = (number, [])
     group = case.trace.groups[stream[0] or 0]
     members = [m.process for m in group.members]
-    known = ((p, case.evidence.course(p, stream)) for p in members)
-    courses = {p: course for p, course in known if course is not None}
+    told = ((p, case.evidence.course(p, stream)) for p in members)
+    courses = {p: course for p, course in told if course is not None}
     if len(courses) < len(members):
         return nothing
     first, called = aligned(courses)
