@@ -131,6 +131,8 @@ RESTATED = {
         "\n".join(interrupted(r, 30 if r == 2 else 44, waits=r != 2) for r in range(4)),
         Piece("", "missing_participant", (2,), ("train.py:30", "train.py:44"), (" for 1",)),
     ),
+    "a log that was cut at its begin while it was written":
+        ("\0" * 9000 + raised(2, "OSError: x"), Piece("", "process_failed", (2,), ("n.py:44",))),
     "an old summary":
         (OLD_SUMMARY, Piece("", "process_failed", (2,), ("Rank 2 failed first",), ("after it",))),
 }  # fmt: skip

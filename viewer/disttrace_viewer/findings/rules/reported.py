@@ -115,7 +115,7 @@ def _reached(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     which = "which one, the error of rank 0 names, and that is not here"
     summary = (
         f"{sentences.capital(sentences.ranks(ranks))} came to monitored_barrier, and some rank did"
-        f" not: {'rank 0 does not tell which one' if unnamed else which}."
+        f" not: {'the lines do not tell which one' if unnamed else which}."
     )
     yield _found(
         case, "missing_participant", summary, waiting=ranks, op="monitored_barrier",

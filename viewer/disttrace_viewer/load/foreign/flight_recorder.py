@@ -184,13 +184,9 @@ class Translating:
         """The number of a message among those from one rank to another."""
         key = (fields["group"], fields["op"], fields["peer"])
         if self.of.wrapped and key not in self.sent:
-            over = sum(
-                1
-                for launch in self._launches
-                for one in launch
-                if (one.group, one.name) == (entry.group, entry.name)
-                and not in_flight(self.dump, launch[-1])
-            )
+            ended = [each for each in self._launches if not in_flight(self.dump, each[-1])]
+            like = (entry.group, entry.name)
+            over = sum((one.group, one.name) == like for each in ended for one in each)
             self.sent[key] = RELATIVE - over
         self.sent[key] = self.sent.get(key, 0) + 1
         return self.sent[key]

@@ -431,7 +431,7 @@ _TEXTS = frozenset({"names", "device"})
 
 
 def _report(
-    log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str], *, kind: str, op: str
+    log: Log, line: LogLine, _speaker: Speaker, found: re.Match[str], *, kind: str, op: str
 ) -> bool:
     """What torch's checks and NCCL's tell of ranks, or of how many have come."""
     fields: dict[str, Any] = {"op": op} if op else {}
@@ -441,6 +441,9 @@ def _report(
             log.world = max(log.world, *(rank + 1 for rank in fields[name]))
         else:
             fields[name] = text.strip() if name in _TEXTS else int(text)
+    if op == "monitored_barrier" and line.rank:  # of another group, whose ranks are no global ones
+        named: dict[str, Any] = {"rank": line.rank} if "rank" in fields else {"ranks": [line.rank]}
+        kind, fields = "reached", {"op": op, **named}
     if kind == "barrier" and log.whole in (None, fields["world"]):
         log.whole = fields["world"]
     log.report(kind, **fields)

@@ -93,7 +93,7 @@ def plain(text: str) -> list[str]:
         text = html.unescape(text)
     if " exitcode : " in text:
         text = _FLATTENED.sub("\n", text)
-    lines = _entries(text) or text.replace("\r", "\n").split("\n")
+    lines = _entries(text) or text.lstrip("\0").replace("\r", "\n").split("\n")
     if '{"' in lines[0] and any(f'"{key}"' in lines[0] for key in _TEXTS):
         lines = [part for line in lines for part in _unwrapped(line)]
     if len(max(lines, key=len)) > _LONGEST:

@@ -92,7 +92,7 @@ def recognises(path: str, head: bytes) -> bool:
     name = path.lower()
     if name.endswith("/error.json"):
         return b'"message"' in head
-    return _NAMES.search(name) is not None and b"\0" not in head
+    return _NAMES.search(name) is not None and b"\0" not in head.lstrip(b"\0")
 
 
 def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
