@@ -42,19 +42,9 @@ Handled: TypeAlias = dict[int, tuple[str, list[str | int], list[Line]]]
 those of its arguments that are texts or numbers, and its lines from where it was raised; by ident.
 """
 
-WAITING: tuple[str, ...] = (
-    "accept",
-    "recv",
-    "recv_into",
-    "recvfrom",
-    "recvmsg",
-    "select",
-    "poll",
-    "input",
-    "read",
-)
-WAITING += ("readline", "readinto", "stdin", "sigwaitinfo", "sigtimedwait", "pause", "get", "sleep")
-WAITING += ("run_until_complete", "run_forever")
+WAITING: tuple[str, ...] = ("accept", "recv", "recv_into", "recvfrom", "recvmsg", "select", "poll")
+WAITING += ("input", "read", "readline", "readinto", "next", "sigwaitinfo", "sigtimedwait", "pause")
+WAITING += ("get", "sleep", "run_until_complete", "run_forever")
 """Of C, what waits for a descriptor, a signal or a queue, or lets time pass between two looks."""
 _SHIFTED = {
     "LOAD_GLOBAL": int(sys.version_info >= (3, 11)),
@@ -64,6 +54,8 @@ _SHIFTED = {
 """Bits of an instruction's argument below the index of its name."""
 _ACTS = ("DELETE", "FOR_ITER", "IMPORT", "SEND", "STORE", "YIELD")
 """Heads of the names of instructions that change what others see."""
+_WORKS = {"BINARY", "CALL", "COMPARE", "INPLACE"}
+"""Of those that do anything with what a loop takes next."""
 LOOKS: tuple[str, ...] = ("is_set", "empty", "full", "qsize", "len", "locked", "acquire", "done")
 LOOKS += ("ready", "running", "cancelled", "is_alive", "exists", "isfile", "is_file", "access")
 LOOKS += ("item", "check", "sleep")
@@ -150,7 +142,10 @@ def waits_in(codes: Sequence[CodeType], lines: list[Line]) -> list[Line]:
             index = argument >> _SHIFTED.get(opcode.opname[op], 0)
             named = op in opcode.hasname and index < len(code.co_names)
             steps.append((op, code.co_names[index] if named else ""))
+    heads = [opcode.opname[op].partition("_")[0] for op, _ in steps]
     names = {name for _, name in steps}
+    if "FOR" in heads and not _WORKS.intersection(heads[heads.index("FOR") :]):
+        names.add("next")  # the lines of a file
     shown = [(BUILT_IN, at, name) for name in WAITING if name in names and not n][:1]
     if not _acts(steps) and len(raw) <= _LONGEST:
         shown += [(LOOP, line, "") for part in parts if (line := _turns(code, *part))][:1]

@@ -119,6 +119,7 @@ class Branches(torch.nn.Module):
         super().__init__()
         self.frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
         self.used, self.head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        self.head.register_buffer("seen", torch.ones(3, 1))
     def forward(self, x):
         return self.used(x)
 
@@ -144,6 +145,10 @@ def test_parameters_without_a_gradient_are_named(tmp_path: Path) -> None:
     (failure,) = journal.of("failure")
     assert failure["parameters"] == ["head.weight", "head.bias"]
     assert "for rank 0: 2 3" in " ".join(failure["lines"])
+    shared = [
+        call["args"] for call in journal.called("collective") if "module" in call.get("args", ())
+    ]
+    assert shared == [{"module": "", "parameters": ["frozen[2]", "head.seen[3, 1]"]}]
 
 
 MODULES = """

@@ -15,23 +15,14 @@ from unittest.mock import Mock
 import pytest
 
 from disttrace.journal import compiled
-from disttrace.journal.code_files import LOOP
+from disttrace.journal.code_files import BUILT_IN, LOOP
 from disttrace.lifecycle import stack_sampler
-from disttrace.lifecycle.stack_sampler import (
-    Line,
-    Reader,
-    dumped,
-    handled_reader,
-    parsed,
-    reader,
-    waits_in,
-    walked,
-)
+from disttrace.lifecycle.stack_sampler import Line, Reader, dumped, handled_reader, parsed, reader
 from support.processes import python
 
 COLLECTED = Path(__file__).parent / "collected.py"
 SAFE_IN_PYTHON = sys.version_info[:2] != (3, 11)
-READERS = [reader, lambda: dumped, lambda: walked]
+READERS = [reader, lambda: dumped, lambda: stack_sampler.walked]
 NAMES = ["reader", "dumped", "walked"]
 COLLECTING = NAMES[: 3 if SAFE_IN_PYTHON else 2] + ["handled"] * (handled_reader() is not None)
 
@@ -159,7 +150,7 @@ VAIN = {
     "while not event.is_set():\n  n = len(flags)": set(),
     "while not event.is_set():\n  self.step()": set(), "while n < 10: n += 1": set(),
     "for n in range(9):\n  if flag: pass": set(), "[n for n in range(9)]": set(),
-    "sum(range(9))": set(),
+    "sum(range(9))": set(), "for line in flags:\n  self.step(line)": set(),
 }  # fmt: skip
 
 
@@ -175,17 +166,21 @@ def test_a_loop_that_only_looks(body: str, library: int) -> None:
     found = {
         line
         for line in (2, 3)
-        for one in waits_in(codes, [looks] * library + [("/a/train.py", line, "work")])
+        for one in stack_sampler.waits_in(
+            codes, [looks] * library + [("/a/train.py", line, "work")]
+        )
         if one[0] == LOOP
     }
     assert found == VAIN[body.replace("\n ", "\n")]
+    first = stack_sampler.waits_in(codes[library:], [("/a/train.py", 2, "work")])
+    assert ((BUILT_IN, 2, "next") in first) is body.startswith("for"), "it may be a file's line"
 
 
 def test_where_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader is safe for this Python; an exception that Python holds would die in ours."""
     monkeypatch.setattr(compiled, "load", Mock(side_effect=ImportError))
     monkeypatch.setattr(stack_sampler, "_native", stack_sampler._native.__wrapped__)
-    assert reader() is (walked if SAFE_IN_PYTHON else dumped)
+    assert reader() is (stack_sampler.walked if SAFE_IN_PYTHON else dumped)
     assert handled_reader() is None
 
 

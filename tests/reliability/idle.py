@@ -38,7 +38,7 @@ BROKEN: dict[str, set[int]] = {
     "--waits queue --send all_reduce": {0}, "--waits locked": {0}, "--waits pooled": {0},
     "--waits of_rank": {0, 1},
 }  # fmt: skip
-READY_S, LONGEST_S = 120.0, 60.0
+READY_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)

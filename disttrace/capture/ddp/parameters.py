@@ -39,6 +39,7 @@ _FSDP = (
     "torch.distributed._composable.fsdp._fsdp_param_group",  # up to torch 2.5
 )
 _FILE = "/torch/nn/parallel/distributed.py"
+_SYNC, _SYNC_FILE = "_sync_module_states", "/torch/distributed/utils.py"
 
 _UNUSED = re.compile(r"did not receive grad for rank \d{1,9}:([ \d]{1,8000})")
 _SHAPE = re.compile(r"\bparams\[(\d{1,9})\] in this process")
@@ -78,27 +79,40 @@ def model_of(frame: types.FrameType | None) -> Callable[[], Any]:
 
 
 def named(model: Any) -> Iterator[tuple[str, Any]]:
-    """What DDP reduces (``_build_params_for_reducer``), by fields: methods may be the program's."""
+    """What DDP reduces (``_build_params_for_reducer``)."""
     if model is None:
         return
-    fields = foreign.of_torch(model, "__dict__")
-    ignored, left = fields["parameters_to_ignore"], [("", fields["_modules"]["module"])]
-    modules, parameters = set[int](), set[int]()
+    fields, known = foreign.of_torch(model, "__dict__"), set[int]()
+    for name, each in _below(fields["_modules"]["module"], "_parameters"):
+        ignored = name in fields["parameters_to_ignore"]  # `.bias` of the outermost, as DDP does
+        if not (ignored or id(each) in known) and foreign.of_torch(each, "requires_grad"):
+            known.add(id(each))
+            yield name.removeprefix("."), each
+
+
+def _below(module: Any, *kinds: str) -> Iterator[tuple[str, Any]]:
+    """Tensors of a module and of those below, by fields: methods may be the program's."""
+    left, modules = [("", module)], set[int]()
     while left:
         prefix, one = left.pop()
         if one is None or id(one) in modules:
             continue
         modules.add(id(one))
         fields = foreign.of_torch(one, "__dict__")
-        for name, each in dict.items(fields["_parameters"]):
-            full = f"{prefix}.{name}"  # also of the outermost module: so DDP compares
-            if each is None or id(each) in parameters or full in ignored:
-                continue
-            if foreign.of_torch(each, "requires_grad"):
-                parameters.add(id(each))
-                yield full.removeprefix("."), each
+        found = (item for kind in kinds for item in dict.items(fields[kind]))
+        yield from ((f"{prefix}.{name}", each) for name, each in found if each is not None)
         below = [(f"{prefix}.{n}".removeprefix("."), m) for n, m in dict.items(fields["_modules"])]
         left += reversed(below)
+
+
+def _shared(fields: dict[str, Any]) -> dict[str, Any]:
+    """What DDP shares as it is made, and torch does not compare: buffers and frozen parameters."""
+    names = [
+        f"{name.removeprefix('.')}{[*foreign.of_torch(each, 'shape')]}"
+        for name, each in _below(fields["module"], "_parameters", "_buffers")
+        if not foreign.of_torch(each, "requires_grad")
+    ]
+    return {"module": "", "parameters": masked(names)}
 
 
 def install(capture: Capture) -> None:
@@ -125,12 +139,14 @@ class Modules:
 
     def of(self) -> dict[str, Any] | None:
         """The module for which this thread calls: its name, and the parameters of that call."""
-        frame = sys._getframe(1) if self._by_code else None
+        frame: types.FrameType | None = sys._getframe(1)
         for _ in _REACH:
             if frame is None:
                 break
             if (found := self._by_code.get(id(frame.f_code))) is not None:
                 return found
+            if frame.f_code.co_name == _SYNC and frame.f_code.co_filename.endswith(_SYNC_FILE):
+                return foreign.attempt(_shared, frame.f_locals)
             frame = frame.f_back
         return None
 
@@ -152,12 +168,8 @@ class Modules:
     def _through(self, name_of: Function, fsdp_params: Any) -> Function | None:
         names: tuple[str, ...] = tuple(map(name_of, fsdp_params))
         through = self._calls.get(names)
-        if (
-            through is None
-            and names
-            and all(type(name) is str for name in names)
-            and len(self._calls) < _MODULES
-        ):
+        new = through is None and names and len(self._calls) < _MODULES
+        if new and all(type(name) is str for name in names):
             through = types.FunctionType(_pass_on.__code__.replace(), globals())
             dynamo.skip(through.__code__)
             parts = zip(*(name.split(".")[:-1] for name in names), strict=False)

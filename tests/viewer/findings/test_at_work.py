@@ -12,6 +12,7 @@ import pytest
 from disttrace.journal.code_files import LOOP
 from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.diagnosis.report import finding as as_values
+from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.endings import Endings
 from disttrace_viewer.trace.process import Process
 from support.journals import workers
@@ -55,6 +56,7 @@ def scene(
             journal.record(hb=now * S)
     case, found = verdict(folder, look=alive)
     (one,) = [f for f in found if f.kind == "missing_participant"]
+    assert "/a/data.py:" in " ".join(Verdict(case, found).blame.lines.values())
     return as_values(case, one)
 
 
@@ -72,7 +74,7 @@ BUSY = {**IDLE, "cpu": 4 * S, "busy": 1}
         (IDLE, (12, 13), "stands"),  # it went there when it had come through the call
         (IDLE, MOVING, "moves"),
         ({**IDLE, "others": 1}, STANDING, "moves"),
-        ({**IDLE, "written": 2 * MB}, STANDING, "moves"),
+        ({**IDLE, "written": 100_000}, STANDING, "moves"),
         ({**IDLE, "received": 50_000}, STANDING, "moves"),
         ({**IDLE, "received": 900}, STANDING, "stands"),
         ({"cpu": 0, "faults": 3}, STANDING, "unknown"),  # what it reads is hidden

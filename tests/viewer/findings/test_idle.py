@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from disttrace.journal.code_files import BUILT_IN
+from disttrace_viewer import api
 from support.journals import MS, Journal, workers
 from support.scenes import (
     PEER_GONE,
@@ -15,11 +16,9 @@ from support.scenes import (
     alive,
     all_gone,
     fail,
-    findings,
     finds,
     hang_without,
     leave,
-    only,
     ranks,
     stand,
     steps,
@@ -82,28 +81,23 @@ def served(
     return journals
 
 
+@pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("stands", IDLE.values(), ids=IDLE)
-def test_a_server_without_requests_is_idle(tmp_path: Path, stands: Frames) -> None:
-    """As before each of the rounds that it came through."""
-    served(tmp_path, stands)
-    found = finds(tmp_path, "waiting_for_input", [], severity="note")
-    assert found.summary.startswith(
-        "Rank 0, the source of broadcast #6 of the default group, waits for input at server.py:9 in"
-        " requests"
-    )
-    assert "as in the rounds before: ranks 1, 2 wait for it at train.py:10." in found.summary
-    assert ranks(tmp_path, found.waiting) == [1, 2]
-
-
-@pytest.mark.parametrize("stands", IDLE.values(), ids=IDLE)
-def test_a_server_that_was_ended_was_idle(tmp_path: Path, stands: Frames) -> None:
-    """The stack that a signal has written has no frame for what is no Python, and no number."""
+def test_a_server_without_requests_is_idle(tmp_path: Path, stands: Frames, *, ended: bool) -> None:
+    """As before each of the rounds that it came through; also where it was ended: the stack that a
+    signal has written has no frame for what is no Python, and no number."""
     for journal in served(tmp_path, stands):
         where = stands if journal.rank == 0 else (("train.py", 10, "main"),)
         lines = [f'  File "{f}", line {n} in {name}' for f, n, name in where if f != BUILT_IN]
         with journal.definitions.open("a") as file:
-            file.write("\n".join(["Stack (most recent call first):", *lines, ""]))
-    finds(tmp_path, "waiting_for_input", [], severity="note", look=all_gone)
+            file.write("\n".join(["Stack (most recent call first):", *lines, ""] * ended))
+    look = {"look": all_gone} if ended else {}
+    found = finds(tmp_path, "waiting_for_input", [], severity="note", **look)
+    source = "Rank 0, the source of broadcast #6 of the default group, waits for input at"
+    assert found.summary.startswith(f"{source} server.py:9 in requests")
+    assert "as in the rounds before: ranks 1, 2 wait for it at train.py:10." in found.summary
+    assert ranks(tmp_path, found.waiting) == [1, 2]
+    assert ended or api.snapshot(str(tmp_path)).verdict.summary == found.summary
 
 
 @pytest.mark.parametrize("main", [*IDLE.values(), NOT["a thread's end"]])
@@ -126,21 +120,59 @@ def test_an_idle_server_is_no_straggler(tmp_path: Path) -> None:
     finds(tmp_path, "waiting_for_input", [], severity="note")
 
 
-@pytest.mark.parametrize("stands", NOT.values(), ids=NOT)
-def test_who_waits_for_its_own_is_missing(tmp_path: Path, stands: Frames) -> None:
-    """However often it stood there."""
-    served(tmp_path, stands)
-    finds(tmp_path, "missing_participant", [0])
+@pytest.mark.parametrize("how", ["idle", "new line", "no source"])
+def test_an_actor_without_input_holds_up_the_learner(tmp_path: Path, how: str) -> None:
+    """Rank 0 waits for its message, and rank 2 for what rank 0 broadcasts then."""
+    for journal in alive(workers(tmp_path, 3), 26):
+        rank, group, root = journal.rank, journal.world(), None if how == "no source" else 0
+        share = journal.collective(group, "broadcast", root=root)
+        message = journal.message(group, "send" if rank else "recv", int(not rank))
+        usual = journal.stack(*QUEUE)
+        last = usual if how != "new line" else journal.stack(*QUEUE[:2], ("actor.py", 30, "drain"))
+        for n in range(6):
+            at, over = n * S + (900 if rank == 1 else 50) * MS, n * S + 920 * MS
+            if rank == 1:
+                journal.record(at=n * S + 600 * MS, h=0, k=usual if n < 5 else last)
+            elif n == 5:
+                journal.begin(share if rank else message, at, q=6)
+            if n < 5:
+                journal.run(message, at, over - at, q=n + 1)
+                journal.run(share, over, MS, q=n + 1)
+    kind = "waiting_for_input" if how == "idle" else "missing_participant"
+    finds(tmp_path, kind, [] if how == "idle" else [1])
+
+
+@pytest.mark.parametrize("stands", [QUEUE, (LINE,)], ids=["idle", "one in a lock"])
+def test_workers_without_input_hold_up_a_parameter_server(tmp_path: Path, stands: Frames) -> None:
+    """It takes what any of them sends."""
+    for journal in alive(workers(tmp_path, 3), 26):
+        group, rank, queue = journal.world(), journal.rank, journal.stack(*QUEUE)
+        message = journal.message(group, "send" if rank else "recv", 0 if rank else None)
+        for n in range(10):
+            peer, t_ns = 1 + n % 2, n * S // 2 + 300 * MS
+            if rank == 0:
+                number = journal.begin(message, t_ns - 100 * MS, q=n + 1)
+                journal.record(e=number, d=101 * MS, src=peer)
+            elif rank == peer:
+                journal.record(at=t_ns - 200 * MS, h=0, k=queue)
+                journal.run(message, t_ns, MS, q=n // 2 + 1)
+        if rank == 0:
+            journal.begin(message, 5 * S, q=11)
+        else:
+            where = queue if rank == 1 or stands == QUEUE else journal.stack(*stands)
+            journal.record(at=6 * S, h=0, k=where)
+    kind = "waiting_for_input" if stands == QUEUE else "unmatched_recv"
+    finds(tmp_path, kind, [], severity="note" if stands == QUEUE else "error")
 
 
 BROKEN = "first round|new line|no source|another one too|its thread failed|its child failed"
 
 
-@pytest.mark.parametrize("how", BROKEN.split("|"))
+@pytest.mark.parametrize("how", [*NOT, *BROKEN.split("|")])
 def test_what_looks_alike_is_broken(tmp_path: Path, how: str) -> None:
-    """One thing differs from the idle server."""
-    if how == "first round":
-        served(tmp_path, QUEUE, rounds=0)
+    """It waits for its own, or one thing differs from the idle server."""
+    if how in NOT or how == "first round":
+        served(tmp_path, NOT.get(how, QUEUE), rounds=5 if how in NOT else 0)
     elif how == "new line":
         served(tmp_path, QUEUE, now=(*QUEUE[:2], ("server.py", 30, "drain")))
     elif how == "no source":
@@ -204,43 +236,31 @@ def talks(journal: Journal, thread: int) -> None:
         journal.run(call, n * S // 5, MS, k="alive", h=thread)
 
 
-@pytest.mark.parametrize("thread", [1, 0])
-def test_who_stands_beside_a_thread_that_talks(tmp_path: Path, thread: int) -> None:
-    """Rank 1 is to blame; not where its main thread asks: then somebody else may have to act."""
-    for journal, _ in hang_without(tmp_path, 2, 1):
-        if thread:
-            stand(journal, 12 * S, "/src/train.py", 70, "load")
-        talks(journal, thread)
-    found = finds(tmp_path, "missing_participant", [1] if thread else [])
-    assert ("rank 1 is at train.py:70 in load" in found.summary) is bool(thread)
+TALKS = {
+    "it stands": "rank 1 is at train.py:70 in load", "its main thread talks": "",
+    "it joins that thread": "", "not known": "rank 1 is not in any collective since all_reduce #2",
+    "that thread exchanges": "",
+}  # fmt: skip
+STANDS = {"it stands": ("train.py", 70, "load")}
+STANDS["it joins that thread"] = (f"{PYTHON}/threading.py", 1119, "join")
 
 
-def test_who_waits_for_that_thread_is_not_blamed(tmp_path: Path) -> None:
-    """The main thread joins it: what it asks for may be for rank 0 to bring about."""
-    for journal, _ in hang_without(tmp_path, 2, 1):
-        stand(journal, 12 * S, "/usr/lib/python3.11/threading.py", 1119, "join")
-        talks(journal, 1)
-    assert only(findings(tmp_path)).culprits == ()
-
-
-def test_what_the_main_thread_did_last_is_told(tmp_path: Path) -> None:
-    """Where it stands is not known: then since when it is in no collective, of its own calls."""
-    for journal, _ in hang_without(tmp_path, 2, 1):
-        talks(journal, 1)
-    found = only(findings(tmp_path))
-    assert ranks(tmp_path, found.culprits) == [1]
-    assert "rank 1 is not in any collective since all_reduce #2" in found.summary
-
-
-def test_a_thread_that_exchanges_is_no_thread_beside(tmp_path: Path) -> None:
-    """The thread that does the collectives asks a store: it may be on its way."""
+@pytest.mark.parametrize("how", TALKS)
+def test_who_stands_beside_a_thread_that_talks(tmp_path: Path, how: str) -> None:
+    """Rank 1 is to blame; not where its main thread asks, or waits for the one that does, or who
+    exchanges asks: then somebody else may have to act."""
+    exchanges = how == "that thread exchanges"
     for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank == 0:
-            journal.begin(journal.collective(group), 400 * MS, q=4)
-        else:
+            journal.begin(journal.collective(group), 400 * MS, q=3 + exchanges)
+            continue
+        if exchanges:
             journal.run(journal.collective(group), 200 * MS, MS, q=3, h=1)
-            talks(journal, 1)
-    assert [f.culprits for f in findings(tmp_path)] == [()]
+        if how in STANDS:
+            stand(journal, 12 * S, *STANDS[how])
+        talks(journal, int(how != "its main thread talks"))
+    found = finds(tmp_path, "missing_participant", [1] if TALKS[how] else [])
+    assert TALKS[how] in found.summary
 
 
 def test_it_does_not_get_on_by_that(tmp_path: Path) -> None:
@@ -257,30 +277,24 @@ def test_it_does_not_get_on_by_that(tmp_path: Path) -> None:
     finds(tmp_path, "store_key_missing", [])
 
 
-def test_a_reducer_waits_also_beside_a_thread_that_exchanges(tmp_path: Path) -> None:
-    """In a group of its own, three times a second; rank 1 may wait there for something."""
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_reducer_waits_also_beside_another_thread(tmp_path: Path, *, exchanges: bool) -> None:
+    """Rank 1 may wait for something in that one's group; what it asks a store says nothing."""
     for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank == 0:
             reduce = journal.collective(group, origin="c++", asynchronous=True)
             journal.record(i=journal.begin(reduce, 200 * MS, q=3), d=MS // 10)
-        watch = journal.group(name="watch", default=False)
-        call = journal.collective(watch)
-        for n in range(1, 3 * UNTIL_S):
-            journal.run(call, n * S // 3, MS, q=n, h=1)
-    finds(tmp_path, "missing_participant", seq=3, certainty="likely")
-
-
-def test_a_reducer_waits_also_beside_a_thread_that_talks(tmp_path: Path) -> None:
-    """Nobody tells that C++ code waits: what its rank's other thread asks a store says nothing."""
-    for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
-        if journal.rank == 0:
-            reduce = journal.collective(group, origin="c++", asynchronous=True)
-            journal.record(i=journal.begin(reduce, 200 * MS, q=3), d=MS // 10)
+        if exchanges:
+            call = journal.collective(journal.group(name="watch", default=False))
+            for n in range(1, 3 * UNTIL_S):
+                journal.run(call, n * S // 3, MS, q=n, h=1)
+            continue
         talks(journal, 1)
         if journal.rank:
-            where = journal.stack(("train.py", 70, "load"), ("train.py", 20, "main"))
-            journal.record(at=12 * S, h=0, k=where)
-    found = finds(tmp_path, "missing_participant", [1], seq=3)
+            frames = ("train.py", 70, "load"), ("train.py", 20, "main")
+            journal.record(at=12 * S, h=0, k=journal.stack(*frames))
+    found = finds(tmp_path, "missing_participant", None if exchanges else [1], seq=3)
+    assert found.certainty == "likely"
     assert "uneven" not in str(found.hint), "that thread's function is not the one it has left"
 
 

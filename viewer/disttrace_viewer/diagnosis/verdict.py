@@ -196,11 +196,11 @@ class Verdict:
         for wait, number in self.case.owner.items():
             culprits = known.get(id(self.case.findings[number].scope), ())
             of.update({wait.process: culprits} if culprits else {})
-        errors = [one for one in self.findings if one.severity == ERROR]
+        faults = [f for f in self.findings if f.severity == ERROR or (f.culprits and f.activity)]
         of.update(
-            {p: one.culprits for one in reversed(errors) if one.culprits for p in one.waiting}
+            {p: one.culprits for one in reversed(faults) if one.culprits for p in one.waiting}
         )
-        where = {at.process: at for one in reversed(errors) for at in reversed(one.locations)}
+        where = {at.process: at for one in reversed(faults) for at in reversed(one.locations)}
         return Blame(of, {p: f"{at.file}:{at.line}" for p, at in where.items()})
 
     def looking_back(self, past: Past) -> Verdict:

@@ -313,8 +313,9 @@ def _of_nccl(env: Mapping[str, str], limit_s: float) -> str:
 
 
 MOVES, STANDS, SPINS, UNKNOWN = "moves", "stands", "spins", "unknown"
-MOVED, RECEIVED, FAULTED = 64 << 10, 1 << 10, 1_000
-"""Bytes read and written, bytes received, and pages faulted in, in a second, of one at work."""
+READ, WRITTEN, RECEIVED, FAULTED = 64 << 10, 16 << 10, 1 << 10, 1_000
+"""In a second, of one at work: bytes read, written and received, and pages faulted in. Who looks
+for a change reads as well, and writes nothing."""
 CORES = 1.5
 """Who computes on more of them than this does more than turn in a loop."""
 FROZEN, FROZEN_NS = 0.6, 60e9
@@ -396,7 +397,7 @@ def _state(usage: Usage, *, moved: bool, turns: bool, frozen: bool) -> str:
     none of its threads get on."""
     seconds = usage.over_ns / 1e9
     works = (usage.received or 0) / seconds >= RECEIVED or usage.others
-    works |= ((usage.read or 0) + (usage.written or 0)) / seconds >= MOVED
+    works |= (usage.read or 0) / seconds >= READ or (usage.written or 0) / seconds >= WRITTEN
     works |= turns and usage.beside
     if usage.busy and (turns or frozen):
         works |= usage.faults / seconds >= FAULTED or usage.cpu_ns / usage.over_ns >= CORES

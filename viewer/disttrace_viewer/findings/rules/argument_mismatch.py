@@ -211,19 +211,19 @@ def _inside(case: Case, found: Disagreement) -> frozenset[int]:
 
 
 def _parameters(found: Disagreement) -> dict[int, tuple[list[str], list[str]]]:
-    """By rank, of what FSDP calls for, the parameters that it lacks there and those beyond the
-    others'; the most, or else those with more, are the usual ones.
+    """By rank, of what FSDP calls for or DDP shares, the parameters that it lacks there and those
+    beyond the others'; the most, or else those with more, are the usual ones.
     """
-    named: dict[int, tuple[str, ...]] = {}
-    for rank, op in sorted(found.members.items()):
-        module, names = op.call.args.get("module"), op.call.args.get("parameters")
-        if not isinstance(module, str) or not isinstance(names, list):
-            return {}
-        named[rank] = tuple(map(str, names))
+    of = {rank: op.call.args for rank, op in sorted(found.members.items())}
+    lists = {rank: args.get("parameters") for rank, args in of.items()}
+    named = {rank: tuple(map(str, one)) for rank, one in lists.items() if isinstance(one, list)}
+    if len(named) < len(of):
+        return {}
+    modules = {str(args.get("module")) for args in of.values()}
     return {
         rank: (lacking, beyond)
         for rank, (lacking, beyond) in unusual(named).items()
-        if {*beyond} != {*named[rank]}  # else nothing in common: of another module
+        if len(modules) == 1 or {*beyond} != {*named[rank]}  # else nothing in common: of another
     }
 
 
@@ -276,7 +276,7 @@ def _of_module(trace: JobTrace, op: Op, lacking: Sequence[str], beyond: Sequence
     what = "gradient of " if "reduce" in op.call.op else ""
     parts = [f"passes no {what}{parameters(lacking)}, which others do"] * bool(lacking)
     parts += [f"passes {parameters(beyond)}, which others do not"] * bool(beyond)
-    return f"{sentences.subject(trace, [op.process])} {' and '.join(parts)}."
+    return f"{sentences.subject(trace, [op.process])} {', and '.join(parts)}."
 
 
 def _by_pairs(case: Case, found: Disagreement) -> str:

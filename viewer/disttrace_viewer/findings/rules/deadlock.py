@@ -304,11 +304,10 @@ def _short(case: Case, waits: Sequence[Wait]) -> str | None:
                 f" ({f'{done:,}' if done else 'none'} against {one.op.seq:,} of"
                 f" {sentences.processes(case.trace, one.arrived)})"
             )
-        order = _ORDER * all(done for _, _, done in counts)
         return (
             f"{sentences.capital(', or '.join(texts))}: look for a call that was left out, or made"
             " once too often (a condition on the rank or on the data), maybe long before"
-            f"{order}."
+            f"{_ORDER}."
         )
     return None
 

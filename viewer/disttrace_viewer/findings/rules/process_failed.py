@@ -269,7 +269,7 @@ def _parameters(
     received = list[str]()
     apart = unusual(named)
     for p, (lacking, beyond) in apart.items():
-        parts = [f"lacks {parameters(lacking)}"] * bool(lacking)
+        parts = [f"lacks, or has frozen, {parameters(lacking)}"] * bool(lacking)
         parts += [f"has {parameters(beyond)} beside the others'"] * bool(beyond)
         label = case.trace.processes[p].label
         received.append(f"The model of {label} {' and '.join(parts)}.")

@@ -8,7 +8,7 @@ missing as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -115,66 +115,66 @@ _OWN = ("/concurrent/futures/", "/multiprocessing/pool.py", "/subprocess.py", "/
 
 
 def eased(case: Case, finding: RuleFinding) -> RuleFinding:
-    """The finding, as a note where the only one that does not come is such a source."""
+    """The finding, as a note where only such sources do not come."""
     if finding.severity != ERROR or finding.kind not in _KINDS or finding.absent_ranks:
         return finding
     about = [w for w in case.open() if w.exchange in finding.scope.exchanges]
-    source = _source(case, about)
-    closing = source is None
-    source = _server(case, about) if closing else source
-    if source is None or not _may_come(case, source):
+    sources = _sources(case, about)
+    closing = not sources
+    sources = _server(case, about) if closing else sources
+    waits = {w: len(w.targets) for one in sources for w in case.awaiting(one) if w.holds}
+    usual = all(set() < _sources(case, [w]) <= sources and _usual(case, w) for w in waits)
+    idle = [_at_clients(case, p) if closing else _idle_at(case, p, about) for p in sources]
+    at = {p: one for p, one in zip(sources, idle, strict=True) if one and _may_come(case, p)}
+    if not waits or len(at) < len(sources) or not (closing or usual):
         return finding
-    waits = [w for w in case.awaiting(source) if w.holds]
-    at = _at_clients(case, source) if closing else _idle_at(case, source, about)
-    usual = all(_source(case, [w]) == source and _usual(case, w) for w in waits)
-    if at is None or not waits or not (closing or usual):
-        return finding
-    others = {p for w in about if w.kind != KEY for p in w.targets if case.outside(p)} - {source}
-    if others:  # of those that are missing it has no part in it
-        left = tuple(p for p in finding.culprits if p != source)
-        return replace(finding, culprits=left)
+    # Of those that are missing these have no part in it.
+    if {p for w in about if w.kind != KEY for p in w.targets if case.outside(p)} - sources:
+        return replace(finding, culprits=tuple(p for p in finding.culprits if p not in sources))
     return replace(
         finding,
         kind=KIND,
         severity=NOTE,
         because=(),
-        summary=summary(case.trace, source, at, waits, closing=closing),
+        summary=summary(case.trace, at, sorted(waits, key=waits.__getitem__), closing=closing),
         hint=None,
         culprits=(),
         waiting=tuple(dict.fromkeys(w.process for w in waits)),
-        locations=outside.locations(case, [source]) + case.evidence.locations(w.op for w in waits),
+        locations=outside.locations(case, at) + case.evidence.locations(w.op for w in waits),
         settles=(),
     )
 
 
-def _source(case: Case, waits: Sequence[Wait]) -> int | None:
-    """The one that all of these wait for: the root of a collective, a sender; or who waits for a
-    key itself. None where it has come, and others are missing.
+def _sources(case: Case, waits: Sequence[Wait]) -> set[int]:
+    """All that these wait for: the root of a collective, whoever may send; or who waits for a key
+    itself. In place of one that waits as before, those it waits for. Empty where it has come, and
+    others are missing.
     """
-    found: set[int | None] = set()
-    for wait in waits:
-        op = wait.op
-        if op.error is not None or wait.absent or wait.behind or wait.any_of:
-            return None
-        if wait.kind == KEY:
-            found.add(wait.process)
-        elif wait.kind == COLLECTIVE and op.call.root is not None and op.call.group is not None:
+    found, todo, followed = set[int](), [*waits], {*waits}
+    for wait in todo:
+        op, own, sources = wait.op, wait.kind == KEY, set[int]()
+        if wait.kind == COLLECTIVE and op.call.root is not None and op.call.group is not None:
             root = case.evidence.process_of(op.call.group, op.call.root)
-            found.add(root if root in wait.targets else None)
+            sources = {p for p in wait.targets if p == root}
         elif wait.kind == MESSAGE and op.call.op == "recv":
-            found |= {*wait.targets}
-        else:
-            return None
-    return found.pop() if len(found) == 1 else None
+            sources = {*wait.targets}
+        further = {w for p in sources for w in case.of_process.get(p, ())}
+        apart = op.error or wait.absent or wait.behind or not (own or sources)
+        if apart or not all(_usual(case, w) for w in further):
+            return set()
+        found |= {wait.process} if own else {p for p in sources if case.outside(p)}
+        todo += further - followed
+        followed |= further
+    return found
 
 
-def _server(case: Case, waits: Sequence[Wait]) -> int | None:
+def _server(case: Case, waits: Sequence[Wait]) -> set[int]:
     """The only one that lacks in a collective without a source, at a line that is new to those who
     wait, if it was the source of theirs before and waited for input then: all have left the loop.
     """
     away = {p for w in waits for p in w.targets}
     if len(away) != 1 or any(w.kind != COLLECTIVE or w.absent or _usual(case, w) for w in waits):
-        return None
+        return set()
     (process,) = away
     idle = [s.t_ns for s in case.trace.processes[process].samples if for_input(s.stack)]
     served = any(
@@ -184,7 +184,7 @@ def _server(case: Case, waits: Sequence[Wait]) -> int | None:
         and any(t_ns < op.begin_ns for t_ns in idle)
         for op in case.sample.of_process.get(process, ())
     )
-    return process if served else None
+    return away if served else set()
 
 
 def _at_clients(case: Case, process: int) -> StackSample | None:
@@ -271,24 +271,24 @@ def _by_others(case: Case, wait: Wait) -> bool:
 def for_input(stack: Stack) -> bool:
     """Whether a thread waits there for a descriptor, queue or condition, or polls slowly."""
     within = [*takewhile(lambda one: is_library(one.file), stack)]
-    if not within or any(own in one.file for one in within for own in _OWN):
-        return False
-    known = waits_for_input(within[0].file, within[0].function)
-    return known and not any(one.function == "join" for one in within)
+    own = any(part in one.file or one.function == "join" for one in within for part in _OWN)
+    return bool(within) and not own and waits_for_input(within[0].file, within[0].function)
 
 
 def summary(
-    trace: JobTrace, source: int, at: StackSample, waits: Sequence[Wait], *, closing: bool = False
+    trace: JobTrace, at: Mapping[int, StackSample], waits: Sequence[Wait], *, closing: bool = False
 ) -> str:
     """Who waits for what, and who for it; ``closing``: for the end of its clients."""
     op = waits[0].op
     lines = sentences.listed([*dict.fromkeys(sentences.line(w.op) for w in waits)])
-    where: Frame | None = innermost(at.stack)
-    place = "" if where is None else f" at {sentences.is_at(where, inside(at.stack))}"
+    places = [(where, inside(one.stack)) for one in at.values() if (where := innermost(one.stack))]
+    shown = [sentences.is_at(*place) for place in dict.fromkeys(places)]
+    place = f" at {sentences.listed(shown)}" if shown else ""
     who, name = [w.process for w in waits], sentences.operation(trace, op)
-    wait = f"{sentences.processes(trace, who)} {'wait' if len(who) > 1 else 'waits'} for it"
+    them, many = ("it", "") if len(at) == 1 else ("them", "s")
+    wait = f"{sentences.processes(trace, who)} {'wait' if len(who) > 1 else 'waits'} for {them}"
     of, what, within = (name, f"input{place}, as in the rounds before", "")
     if closing:
         of, what, within = "the rounds before", f"its clients{place}", f" in {name}"
-    subject = sentences.subject(trace, [source])
-    return f"{subject}, the source of {of}, waits for {what}: {wait}{within} at {lines}."
+    does = f"the source{many} of {of}, wait{'' if many else 's'} for {what}"
+    return f"{sentences.subject(trace, at)}, {does}: {wait}{within} at {lines}."

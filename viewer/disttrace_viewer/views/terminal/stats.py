@@ -75,7 +75,7 @@ def _never(statistics: Statistics, row: dict[str, Any]) -> str:
     """Who is to blame for what never completed, by the findings."""
     waited = duration(row["caused_ns"])
     if row["process"] is None:
-        return f"{waited} of waiting is for what never completed; no rank is known to be the cause"
+        return f"{waited} of waiting is for what never completed; no finding blames a rank for it"
     at = f" (at {_short(row['line'])})" if row["line"] else ""
     who = _name(statistics, row["process"], capital=True)
     return f"{who}{at} made others wait {waited} for what never completed"

@@ -10,6 +10,7 @@ from disttrace_viewer.diagnosis.announced import Other
 from disttrace_viewer.diagnosis.positions import RankPlace, places
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, RuleFinding
+from disttrace_viewer.findings.rules.downgraded import is_waiting
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.values import asdict, dataclass, field, replace
 from disttrace_viewer.views.terminal.diagnosis import not_yet
@@ -172,7 +173,7 @@ def snapshot_of(
         silent=not case.evidence.runs and UNKNOWN in states,
         jobs=tuple(job.id for job in sorted(case.trace.jobs, key=lambda job: -len(job.processes))),
         processes=len(case.trace.processes),
-        verdict=_verdict(case, serious),
+        verdict=_verdict(case, findings),
         rows=tuple(rows),
         ops_per_s=sum(activity.ops_per_s.values()) if case.evidence.runs else None,
         problems=len(case.trace.problems),
@@ -211,18 +212,20 @@ def _with_absence(findings: Sequence[RuleFinding], activity: Shares, ids: Sequen
 
 
 def _verdict(case: Case, findings: Sequence[RuleFinding]) -> Headline:
-    if findings:
-        first = findings[0]
-        return Headline(FAULT, first.kind, first.certainty, first.summary, len(findings) - 1)
+    serious = [finding for finding in findings if finding.severity != NOTE]
+    if serious:
+        first = serious[0]
+        return Headline(FAULT, first.kind, first.certainty, first.summary, len(serious) - 1)
     early = not_yet(case)
     if early is not None:
         return Headline(WAITING, None, None, early, 0)
     if case.incomplete:
         text = f"No fault is certain: {number(len(case.incomplete), 'journal')} could not be read"
         return Headline(WAITING, None, None, f"{text} in full (`disttrace diagnose`).", 0)
+    text = "No fault yet: no rank waits for a missing one."
     if not case.evidence.runs:
-        alone = "and no process runs any more"
+        text = "No fault was found, and no process runs any more."
         if any(end.state == UNKNOWN for end in case.ends):
-            alone = "and nothing here can tell whether a process still runs"
-        return Headline(WELL, None, None, f"No fault was found, {alone}.", 0)
-    return Headline(WELL, None, None, "No fault yet: no rank waits for a missing one.", 0)
+            text = "No fault was found, and nothing here can tell whether a process still runs."
+    waits = (finding.summary for finding in findings if is_waiting(finding))
+    return Headline(WELL, None, None, next(waits, text), 0)
