@@ -321,7 +321,7 @@ def test_of_keys_that_ranks_set_in_turns_the_one_at_another_turn_is_named(
     assert ranks(tmp_path, found.culprits) == odd
     assert ("came to turn" in found.summary) == bool(odd)
     if odd == [2]:
-        told = "rank 2 came to turn 1, the others to 2; it is at train.py:60 in prepare"
+        told = "rank 2 came to turn 1, ranks 0, 1 to 2; it is at train.py:60 in prepare"
         assert (told) in found.summary
 
 
@@ -349,3 +349,21 @@ def test_who_is_behind_in_turns_and_waits_for_one_that_is_ahead_is_not_named(
     assert ranks(tmp_path, found.culprits) == odd
     went = "rank 2 came to turn 3 without scatter #3 of the default group (train.py:10)"
     assert (went in found.summary) == (odd == [2])
+
+
+def test_who_is_ahead_in_turns_is_not_named_while_others_are_at_work(tmp_path: Path) -> None:
+    """Rank 0 is no member of the group in which rank 2 waits; rank 1 has not come to it."""
+    for journal, group in alive(steps(tmp_path, 3)):
+        rank = journal.rank or 0
+        for n in range(3 if rank == 0 else 2):
+            key = f"CUDASymmetricMemory/{n}/{rank}"
+            journal.run(store_call(journal, "set", 40), t=(150 + n) * MS + rank, d=MS // 2, k=key)
+        if rank == 0:
+            journal.begin(store_call(journal, "get", 50), 200 * MS, k="CUDASymmetricMemory/2/1")
+        elif rank == 1:
+            stand(journal, 3 * S, "/src/train.py", 60, "prepare")
+        else:
+            journal.begin(journal.message(group, "recv", 1), 200 * MS, q=1)
+    found = [f for f in findings(tmp_path) if f.culprits]
+    assert found
+    assert all(ranks(tmp_path, one.culprits) == [1] for one in found)

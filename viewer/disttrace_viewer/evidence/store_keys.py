@@ -135,11 +135,10 @@ class Setters:
             return (self._absent(key) & waiting) - {waiter} if counted else frozenset()
         return frozenset({setter}) & waiting - {waiter}
 
-    def turns(self, key: Key) -> Mapping[int, tuple[int, ...]]:
-        """By process the newest of its keys of this form and of those that it awaits, as numbers
-        without its own: where each sets keys that bear one number of its own, as in the exchanges
-        of torch's C++ for symmetric memory and NVSHMEM (``PREFIX/TURN/RANK``), and that of the
-        setter of ``key`` is among them.
+    def turns(self, key: Key) -> tuple[int, Mapping[int, tuple[int, ...]]] | None:
+        """Who has to set ``key``, and by process the newest of its keys of this form and of those
+        that it awaits, as numbers without its own: where each sets keys that bear one number of its
+        own, as torch's C++ does for symmetric memory and NVSHMEM (``PREFIX/TURN/RANK``).
         """
         form = (key[0], NUMBER.sub("#", key[1]))
         series, wanted = self._forms.get(form, {}), NUMBER.findall(key[1])
@@ -156,8 +155,9 @@ class Setters:
                 }
                 goes_on = {(*n[:at], *n[at + 1 :]) for of in series.values() for n in of}
                 if len(goes_on) > 1:
-                    return {p: max(of) for p, of in turns.items()}
-        return {}
+                    setter = next(p for p, one in own.items() if one == {wanted[at]})
+                    return setter, {p: max(of) for p, of in turns.items()}
+        return None
 
     def _absent(self, key: Key) -> frozenset[int]:
         """Those that have set every other key of a series that others set as well, but not this."""

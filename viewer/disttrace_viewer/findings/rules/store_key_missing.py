@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
 
 from disttrace_viewer.analysis.sample import together
-from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.store_keys import ALIKE, NUMBER, Key
 from disttrace_viewer.evidence.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
@@ -19,8 +19,6 @@ from disttrace_viewer.trace.model import JobTrace, lead_of
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few
-
-Turns = Mapping[int, tuple[int, ...]]
 
 
 def find(case: Case) -> Iterator[RuleFinding]:
@@ -102,9 +100,8 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     op = wait.behind or wait.op
     behind = [w for w in inside if w.behind is not None]
     series = [] if is_late or behind else _of_its_form(case, wait)
-    turns = {} if is_late or behind or wait.polled else setters.turns(key)
-    all_held = _held_up(case, wait, who)
-    odd, past = _odd(case, turns, all_held) if turns else ([], None)
+    turns = None if is_late or behind or wait.polled else setters.turns(key)
+    odd, past = _odd(case, key, who) if turns else ([], None)
     near = None if series or odd else _near(case, op, key)
     before = setters.first.get(key)
     if wait.polled and near is not None and NUMBER.sub("#", near[0]) == NUMBER.sub("#", key[1]):
@@ -116,7 +113,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     out = sorted({*(store.processes if store else ())} - case.of_process.keys() - {*who})
     others = [p for p in out if not trace.processes[p].is_agent]
     early = all(case.early(w) for w in inside)
-    held = [] if behind or (near, before, apart) != (None,) * 3 else all_held
+    held = [] if behind or (near, before, apart) != (None,) * 3 else _held_up(case, wait, who)
 
     names, at = " and ".join(repr(one) for one in unset[:3]), sentences.line(op)
     age = sentences.span(max(evidence.age_ns(w.op) for w in behind or inside))
@@ -153,9 +150,9 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     else:
         became, found = _became(case, key, apart, closest)
         hint = found or "Find who should set this key, and compare its spelling and its prefixes."
-        if odd:
+        if turns and odd:
             where = outside.where(case, odd, since_ns=wait.op.begin_ns, named=True)
-            doing = _turns_text(trace, odd, turns, past) + where * (not held)
+            doing = _turns_text(trace, odd, who, turns[1], past) + where * (not held)
         if behind:
             hint = (
                 "A TCPStore serves one call at a time: give the thread that waits a connection of"
@@ -335,23 +332,36 @@ def _series(trace: JobTrace, series: Sequence[Wait]) -> str:
     return f"; {few(waits, sentences.MANY, ', ')}" if waits else ""
 
 
-def _odd(case: Case, turns: Turns, able: Sequence[Wait]) -> tuple[list[int], Wait | None]:
-    """Who came to another turn than most. One that waits for others is held up by them: where most
-    members have come to that exchange, those that went past it are odd, and it is given as well.
+def _odd(case: Case, key: Key, who: Sequence[int]) -> tuple[list[int], Wait | None]:
+    """Who is behind the turns of the others, or ahead of them: who has to set ``key``, unless that
+    one waits for others. If it waits for some of those that wait for ``key``, where most members
+    have come to the exchange, they left that out; where it came alone, it is the odd one.
     """
-    odd = minority(turns, len(turns))
-    held = next((w for w in able if w.process in odd), None)
-    if held is None or 2 * len(held.arrived) < len(held.arrived) + len(held.targets):
-        return case.by_rank(odd), None
-    past = {*held.targets} & turns.keys()
-    return case.by_rank(past if len(past) < len(held.arrived) else ()), held
+    seen = set[int]()
+    while (turns := case.setters.turns(key)) and (setter := turns[0]) not in seen:
+        seen.add(setter)
+        wait = next(iter(case.of_process.get(setter, ())), None)
+        if wait is None:
+            return [setter], None
+        if wait.kind == KEY:
+            key = str(wait.exchange[1]), str(wait.exchange[2])  # type: ignore[index]
+        elif not {*who}.issuperset(wait.targets):
+            break
+        elif len(wait.targets) < len(wait.arrived):
+            return case.by_rank(wait.targets), wait
+        else:
+            return [setter] * (len(wait.targets) > len(wait.arrived) == 1), None
+    return [], None
 
 
-def _turns_text(trace: JobTrace, odd: Sequence[int], turns: Turns, past: Wait | None) -> str:
+def _turns_text(
+    trace: JobTrace, odd: list[int], who: list[int], turns: Mapping[int, Any], past: Wait | None
+) -> str:
     """Whose turns differ: the last number that changes tells a turn. ``past``: was left out."""
     at = max(i for i, seen in enumerate(zip(*turns.values(), strict=True)) if len({*seen}) > 1)
-    usual = next(turn[at] for process, turn in turns.items() if process not in odd)
-    rest = f" without {sentences.call(trace, past.op)}" if past else f", the others to {usual}"
+    rest = f", {sentences.processes(trace, who)} to {turns[who[0]][at]}"
+    if past is not None:
+        rest = f" without {sentences.call(trace, past.op)}"
     came = f"{sentences.processes(trace, odd)} came to turn {turns[odd[0]][at]}{rest}"
     return f"; each rank sets such keys in turns, and {came}"
 
