@@ -133,6 +133,10 @@ RESTATED = {
     ),
     "a log that was cut at its begin while it was written":
         ("\0" * 9000 + raised(2, "OSError: x"), Piece("", "process_failed", (2,), ("n.py:44",))),
+    "local ranks of a node that is not the first": (
+        f"[default1]: what(): [PG ID 0 PG GUID 0(default_pg) Rank 3] It ends: {GATHER.format(3)}",
+        Piece("", "missing_participant", (), ("Rank 3 has been waiting",), ("Rank 1",)),
+    ),
     "an old summary":
         (OLD_SUMMARY, Piece("", "process_failed", (2,), ("Rank 2 failed first",), ("after it",))),
 }  # fmt: skip

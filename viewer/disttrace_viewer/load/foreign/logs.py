@@ -138,7 +138,9 @@ def _by_names(paths: Sequence[str]) -> dict[str, int]:
     return found if 1 < len({*found.values()}) > max(found.values()) // 2 else {}
 
 
-_BOTH = re.compile(rb"\[[A-Za-z_]{1,40}(\d{1,7})\]: ?\[rank(\d{1,7})\]")
+_BOTH = re.compile(
+    rb"\[[A-Za-z_]{1,40}(\d{1,7})\]: ?(?:\[rank|[^\n]{0,200}?\(default_pg\) Rank )(\d{1,7})\]"
+)
 _OF_SUMMARY = re.compile(rb"rank {0,8}: (\d{1,7}) \(local_rank: (\d{1,7})\)")
 _GLOBAL = re.compile(rb"\[rank(\d{1,7})\]:")
 _LOCAL = re.compile(rb"(?m)^.{0,99}?\[default(\d{1,7})\]:")
