@@ -17,7 +17,7 @@ from disttrace import errors, foreign
 from disttrace.journal import format as fmt
 from disttrace.journal.descriptors import attempt
 from disttrace.journal.encoding import encode, json_text
-from disttrace.journal.originals import get_ident, get_native_id, patient
+from disttrace.journal.originals import RLock, get_ident, get_native_id, patient
 from disttrace.journal.segment import SegmentFull, SegmentLost
 from disttrace.journal.writer import JournalWriter
 from disttrace.recording import core as cores
@@ -59,6 +59,7 @@ class Recorder(InternTable):
         self._on_loss = on_loss
         self._losses = 0
         self._making_room = False
+        self._opens = RLock()  # its owner may be busy for long, on a slow file system
         self._late: list[bytes] = []
         self._in_background = 0  # bytes of heartbeats and the like, in the current segment
         # ``core.put`` appends a line to the journal; it is another after each roll and fork.
@@ -212,6 +213,7 @@ class Recorder(InternTable):
         journal, self._journal = self._journal, None
         self.core.t0 = t0
         self._making_room = False
+        self._opens = RLock()
         self._late.clear()
         self.courses.stop(forked=True)
         self.forget_definitions()
@@ -249,12 +251,15 @@ class Recorder(InternTable):
         self.core.record(line)
 
     def _open(self) -> None:
-        journal = self._open_journal()
-        self.bound = journal.most_definitions
-        for record in (*self._opening(), *self.threads_seen):
-            journal.define(record)
-        self._journal = journal
-        self._roll(journal)
+        with self._opens:
+            if self._journal is not None:
+                return
+            journal = self._open_journal()
+            self.bound = journal.most_definitions
+            for record in (*self._opening(), *self.threads_seen):
+                journal.define(record)
+            self._journal = journal
+            self._roll(journal)
 
     def _roll(self, journal: JournalWriter, *last: bytes) -> None:
         """Go on in the next segment, with the lines ``last`` as its first of ours."""
