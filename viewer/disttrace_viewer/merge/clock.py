@@ -13,7 +13,7 @@ from typing import Any
 import disttrace.journal.format as fmt
 from disttrace_viewer.trace.model import Group, JobTrace, Member, Tables
 from disttrace_viewer.trace.operation import SYNCHRONIZING
-from disttrace_viewer.trace.process import Clock, Process, StackSample
+from disttrace_viewer.trace.process import Clock, Process
 from disttrace_viewer.trace.values import dataclass
 
 UNKNOWN_NS = 1 << 62
@@ -84,31 +84,28 @@ def moved_definitions(
 def _moved(process: Process, old: Clock, new: Clock) -> Process:
     """A process with all its times under another clock."""
 
-    def at(ns: int) -> int:
-        return to_unix(new, ns - old.offset_ns)
+    def at(ns: int | None) -> int | None:
+        return None if ns is None else to_unix(new, ns - old.offset_ns)
 
-    def maybe(ns: int | None) -> int | None:
-        return None if ns is None else at(ns)
+    def moved(value: Any) -> Any:
+        names = [name for name in getattr(value, "_fields", ()) if name in _TIMES]
+        if names:
+            return value._replace(**{name: at(getattr(value, name)) for name in names})
+        if isinstance(value, Mapping):
+            return {key: moved(one) for key, one in value.items()}
+        return tuple(map(moved, value)) if isinstance(value, tuple) else value
 
-    def each(ones: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(one._replace(t_ns=at(one.t_ns)) for one in ones)
+    own = {name: at(getattr(process, name)) for name in _OWN_TIMES}
+    return dataclasses.replace(process, **own, **{n: moved(getattr(process, n)) for n in _TIMED})
 
-    def seen(one: StackSample) -> StackSample:
-        return one._replace(t_ns=at(one.t_ns), first_ns=at(one.first_ns))
 
-    return dataclasses.replace(
-        process, start_ns=at(process.start_ns), last_ns=at(process.last_ns),
-        heartbeat_ns=maybe(process.heartbeat_ns),
-        exit=None if process.exit is None else each([process.exit])[0],
-        told=None if process.told is None else each([process.told])[0],
-        failures=each(process.failures), handling=each(process.handling),
-        latest_samples={thread: seen(one) for thread, one in process.latest_samples.items()},
-        samples=tuple(map(seen, process.samples)), workers=each(process.workers),
-        sightings=each(process.sightings), troubles=each(process.troubles),
-        usage=each(process.usage), digests=each(process.digests),
-        nonfinite=each(process.nonfinite), unreduced=each(process.unreduced),
-        dropped=tuple(d._replace(to_ns=maybe(d.to_ns)) for d in process.dropped),
-    )  # fmt: skip
+_TIMES = ("t_ns", "first_ns", "to_ns")
+_OWN_TIMES = ("start_ns", "last_ns", "heartbeat_ns")
+_TIMED = (
+    *("exit", "told", "failures", "handling", "latest_samples", "samples", "workers", "sightings"),
+    *("troubles", "usage", "digests", "nonfinite", "unreduced", "dropped"),
+)
+"""Fields of a process whose values have times."""
 
 
 JOINING = (*SYNCHRONIZING, "monitored_barrier")

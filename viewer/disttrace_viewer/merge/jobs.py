@@ -111,6 +111,7 @@ def jobs_of(
     sources: Sequence[str],
     orphans: Collection[int],
     modified_ns: Sequence[int],
+    called: Mapping[str, str],
 ) -> tuple[LaunchedJob, ...]:
     """The jobs, oldest first. A job is a launch: who descends from one traced process; who bears
     one scheduler or run id at one time; the members of one default group that were launched with
@@ -120,6 +121,8 @@ def jobs_of(
 
     ``orphans`` are processes that nothing but the names of their files describes: they belong to
     the launch of that name whose files were written at about the same time (``modified_ns``).
+    ``called``: of a part of more, the ids that jobs bear in the whole, by process: the second
+    launch of a name stays the second where the first one was left out.
     """
     union, tied = families(processes), ties(processes, places, groups)
     for members in _launches(processes, groups, lives, sources):
@@ -133,7 +136,7 @@ def jobs_of(
     ordered = sorted(
         sets.values(), key=lambda m: (min(processes[i].start_ns for i in m), processes[m[0]].id)
     )
-    names = _names([_told(members, orphans) for members in ordered], processes)
+    names = _names([_told(members, orphans) for members in ordered], processes, called)
     of_process = {i: number for number, members in enumerate(ordered) for i in members}
     above = started_by(processes, of_process)
     linked: list[set[int]] = [set() for _ in ordered]
@@ -295,36 +298,18 @@ def _program(process: Process) -> Hashable:
     return (script, process.env["WORLD_SIZE"], process.cwd)
 
 
-def _names(ordered: Sequence[Sequence[int]], processes: Sequence[Process]) -> list[str]:
+def _names(
+    ordered: Sequence[Sequence[int]], processes: Sequence[Process], called: Mapping[str, str]
+) -> list[str]:
     """The recorder's job id of the oldest member, numbered where several launches share it."""
     names: list[str] = []
     for members in ordered:
-        oldest = min(members, key=lambda i: (processes[i].start_ns, processes[i].id))
-        name, number = processes[oldest].job, 1
+        oldest = min((processes[i] for i in members), key=lambda one: (one.start_ns, one.id))
+        name, number = called.get(oldest.id, oldest.job), 1
         while (f"{name}.{number}" if number > 1 else name) in names:
             number += 1
         names.append(f"{name}.{number}" if number > 1 else name)
     return names
-
-
-def as_called(
-    whole: Mapping[str, str], processes: Sequence[Process], jobs: Sequence[LaunchedJob]
-) -> tuple[tuple[Process, ...], tuple[LaunchedJob, ...]]:
-    """Processes and jobs of a part under the ids that they bear in the whole (by process): the
-    second launch of a name stays the second where the first one was left out.
-    """
-    names = {job.id: whole.get(processes[job.processes[0]].id, job.id) for job in jobs}
-    if len({*names.values()}) < len(names) or all(old == new for old, new in names.items()):
-        return tuple(processes), tuple(jobs)
-    renamed = (
-        dataclasses.replace(
-            job, id=names[job.id], linked=tuple(names[one] for one in job.linked),
-            parents=tuple(names[one] for one in job.parents),
-        )
-        for job in jobs
-    )  # fmt: skip
-    called = (dataclasses.replace(p, job=names[p.job]) for p in processes)
-    return tuple(called), tuple(renamed)
 
 
 def with_jobs(processes: Sequence[Process], jobs: Sequence[LaunchedJob]) -> tuple[Process, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import starmap
 from typing import Any
@@ -21,28 +21,21 @@ _NO_SAMPLES: dict[int, values.StackSample] = {}
 _NO_THREADS: dict[int, str] = {}
 
 
-class Clocks:
-    """The clocks of journals, seen one by one.
+def clocks_of(journals: Iterable[Journal]) -> tuple[dict[str, int], tuple[Clock, ...]]:
+    """The clocks of journals, and by the key of each its place among them.
 
     Processes of one boot share the monotonic clock exactly, so they need one offset between them;
     the reading of both times that was taken fastest is the best one. How far readings differ tells
     how far the wall clock was corrected meanwhile, which shifts all of them alike.
     """
-
-    def __init__(self) -> None:
-        self._best: dict[str, Clock | None] = {}
-        self.place: dict[str, int] = {}
-
-    def add(self, journal: Journal) -> None:
+    found: dict[str, Clock | None] = {}
+    for journal in journals:
         key, own = _clock_key(journal), min(_readings(journal), key=_rank, default=None)
-        best = self._best.get(key)
+        best = found.get(key)
         if best is None or (own is not None and _rank(own) < _rank(best)):
-            self._best[key] = own
-
-    def found(self) -> tuple[Clock, ...]:
-        """All clocks; ``place`` has which is which from then on."""
-        self.place = {key: place for place, key in enumerate(self._best)}
-        return tuple(best or _NO_CLOCK for best in self._best.values())
+            found[key] = own
+    places = {key: place for place, key in enumerate(found)}
+    return places, tuple(best or _NO_CLOCK for best in found.values())
 
 
 _NO_CLOCK = Clock(offset_ns=0, error_ns=0)
@@ -146,9 +139,11 @@ def _read(monotonic_ns: int, unix_ns: int, error_ns: int) -> Clock:
     return Clock(offset_ns=unix_ns - monotonic_ns, error_ns=error_ns, origin_ns=monotonic_ns)
 
 
-def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clock]) -> Process:
+def process_of(
+    index: int, journal: Journal, places: Mapping[str, int], clocks: Sequence[Clock]
+) -> Process:
     """The process that wrote a journal, as far as definitions tell."""
-    clock = known.place[_clock_key(journal)]
+    clock = places[_clock_key(journal)]
     definitions, named = journal.definitions, journal.from_name
     record, listed = definitions.process, definitions.listed
     t0 = record.get("t0", 0)
@@ -156,22 +151,24 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
     def unix(item: Record, key: str = "t") -> int:
         return to_unix(clocks[clock], t0 + item.get(key, 0))
 
-    def failure(item: Record) -> values.Failure:
-        return values.Failure(
-            t_ns=unix(item),
-            type=item.get("type") or "?",
-            text=item.get("text") or "",
-            stack=stack_of(journal, item.get("stack")),
-            thread=item.get("h", 0),
-            causes=tuple(item.get("causes") or ()),
-            lines=tuple(item.get("lines") or ()),
-            parameters=tuple(item.get("parameters") or ()),
-        )
+    def made(kind: Any, item: Record, **more: Any) -> Any:
+        """A record as a value, by the names of its fields; what it lacks is null or the default."""
+        found = {**dict.fromkeys(kind._fields), **kind._field_defaults}
+        for name, value in item.items():
+            if name in found:
+                found[name] = tuple(value) if isinstance(value, list) else value
+        known = {
+            "t_ns": unix(item),
+            "stack": stack_of(journal, item.get("stack")),
+            "group": definitions.group_id(item["group"]) or "" if "group" in item else "",
+        }
+        return kind(**found | {name: known[name] for name in known if name in found} | more)
 
-    def of(item: Record) -> dict[str, Any]:
-        group = definitions.group_id(item["group"]) or ""
-        stack = stack_of(journal, item.get("stack"))
-        return {"t_ns": unix(item), "group": group, "stack": stack}
+    def failure(item: Record) -> values.Failure:
+        type_, text = item.get("type") or "?", item.get("text") or ""
+        return made(  # type: ignore[no-any-return]
+            values.Failure, item, type=type_, text=text, thread=item.get("h", 0)
+        )
 
     handled = {item.get("h", 0): item for item in listed["handling"]}
     start_ns = record.get("start_ns", to_unix(clocks[clock], t0))
@@ -191,15 +188,7 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         start_ns=start_ns,
         last_ns=max(start_ns, to_unix(clocks[clock], t0 + definitions.last_t)),
         heartbeat_ns=None,
-        exit=None
-        if ended is None
-        else values.Exit(
-            how=ended.get("how") or "?",
-            code=ended.get("code"),
-            t_ns=unix(ended),
-            stack=stack_of(journal, ended.get("stack")),
-            causes=tuple(ended.get("causes") or ()),
-        ),
+        exit=None if ended is None else made(values.Exit, ended, how=ended.get("how") or "?"),
         failures=tuple(map(failure, listed["failure"])),
         handling=tuple(failure(item) for item in handled.values() if "type" in item),
         threads={
@@ -211,21 +200,16 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         samples=(),
         notes=tuple(item.get("text") or "" for item in listed["note"]),
         dropped=tuple(
-            values.Dropped(
-                to_ns=unix(item, "to_t") if "to_t" in item else None,
-                operations=item.get("operations"),
-            )
+            made(values.Dropped, item, to_ns=unix(item, "to_t") if "to_t" in item else None)
             for item in listed["dropped"]
         ),
         workers=tuple(
-            values.Worker(
-                t_ns=unix(item),
+            made(
+                values.Worker,
+                item,
                 pid=item.get("pid", 0),
                 event=item.get("event") or "?",
-                rank=item.get("rank"),
-                attempt=item.get("attempt"),
                 code=_code(item),
-                error=item.get("error"),
                 left_journal=item.get("journal") is not False,
             )
             for item in listed["worker"]
@@ -245,57 +229,26 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         lacks=frozenset(definitions.source.get("lacks") or ()),
         reports=tuple(one for one in definitions.source.get("reports") or () if "kind" in one),
         sightings=tuple(
-            values.Sighting(
-                unix(item), item.get("state") or "?", item.get("code"), item.get("others", 0)
-            )
-            for item in listed["seen"]
+            made(values.Sighting, item, state=item.get("state") or "?") for item in listed["seen"]
         ),
         troubles=tuple(
-            values.Trouble(
-                t_ns=unix(item) - item.get("ago", 0),
-                by=item["by"],
-                where=item["where"],
-                name=item.get("name"),
-                code=item.get("code"),
-                mine=bool(item.get("mine")),
-                text=item.get("text"),
-            )
+            made(values.Trouble, item, t_ns=unix(item) - item.get("ago", 0))
             for item in listed["trouble"]
         ),
         usage=tuple(
-            values.Usage(
-                t_ns=unix(item),
-                over_ns=item["over"],
-                cpu_ns=item.get("cpu", 0),
-                **{mark: bool(item.get(mark)) for mark in ("busy", "beside", "others", "failed")},
-                read=item.get("read"),
-                written=item.get("written"),
-                **{name: item.get(name, 0) for name in ("received", "faults")},
-            )
+            made(values.Usage, item, over_ns=item["over"], cpu_ns=item.get("cpu", 0))
             for item in listed["activity"]
             if item.get("over")
         ),
         digests=tuple(
-            values.Digest(
-                **of(one), op=one["op"], name=one.get("name"), number=one["q"], value=one["v"]
-            )
-            for one in listed["digest"]
+            made(values.Digest, item, number=item["q"], value=item["v"])
+            for item in listed["digest"]
         ),
         nonfinite=tuple(
-            values.NonFinite(
-                **of(one), op=one["op"], seq=one["q"], parameters=tuple(one.get("parameters") or ())
-            )
-            for one in listed["nonfinite"]
+            made(values.NonFinite, item, seq=item["q"]) for item in listed["nonfinite"]
         ),
         unreduced=tuple(
-            values.Unreduced(
-                **of(one),
-                **{name: one.get(name, 0) for name in ("bytes", "changes", "bucket")},
-                over_ns=one["over"],
-                parameters=tuple(one.get("parameters") or ()),
-                settled=bool(one.get("settled")),
-            )
-            for one in listed["unreduced"]
+            made(values.Unreduced, item, over_ns=item["over"]) for item in listed["unreduced"]
         ),
     )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from disttrace.journal.format import SEEN_GONE, UNINSTALLED
@@ -15,8 +16,6 @@ from disttrace_viewer.merge import jobs as launching
 from disttrace_viewer.merge import processes as processing
 from disttrace_viewer.merge import tables
 from disttrace_viewer.merge.clock import Met, aligned, moved_definitions, to_unix
-from disttrace_viewer.merge.jobs import as_called
-from disttrace_viewer.merge.processes import Clocks
 from disttrace_viewer.merge.store_servers import Life, places_of, until_restarts
 from disttrace_viewer.trace.model import Group, JobTrace, LaunchedJob, Place, Store
 from disttrace_viewer.trace.process import Clock, Process
@@ -32,11 +31,9 @@ class Survey:
     stores: tuple[Store, ...]
     places: tuple[Place, ...]
     groups: tuple[Group, ...]
-    """Of states still without ids."""
     group_index: dict[tuple[int, int], int]
     """Index of a group by (process, the process's own number of it)."""
     copies: tables.Copies
-    firsts: list[tuple[int, int]]
     jobs: tuple[LaunchedJob, ...]
     paths: tuple[str, ...]
     problems: Problems
@@ -54,13 +51,17 @@ Meetings = list[list[Any]]
 
 
 def surveyed(
-    journals: Iterable[tuple[Journal, Meetings]],
-    seen: Clocks,
+    count: int,
+    open_one: Callable[[int], tuple[Journal, Meetings]],
     paths: tuple[str, ...],
     problems: Problems,
+    called: Mapping[str, str] | None = None,
 ) -> Survey:
-    """What journals hold together, of which all clocks were seen; each is let go of at once."""
-    clocks = seen.found()
+    """What so many journals hold together; each is let go of when it was looked at. ``called``: of
+    a part of more, the ids that jobs bear in the whole, by process.
+    """
+    opened = lru_cache(1)(open_one)
+    clock_places, clocks = processing.clocks_of(opened(place)[0] for place in range(count))
     processes: list[Process] = []
     lives: list[Life] = []
     stores: list[Store] = []
@@ -69,8 +70,9 @@ def surveyed(
     modified: list[int] = []
     orphans: list[int] = []
     met: list[Met] = []
-    for place, (journal, meetings) in enumerate(journals):
-        process = processing.process_of(place, journal, seen, clocks)
+    for place in range(count):
+        journal, meetings = opened(place)
+        process = processing.process_of(place, journal, clock_places, clocks)
         processes.append(process)
         clock = clocks[process.clock]
         lives.append(life_of(process, journal, clock))
@@ -90,8 +92,10 @@ def surveyed(
     circles = launching.circles(processes, places)
     groups, group_index, firsts = tables.merge_groups(place_ids, definitions, circles, lives)
     groups, copies = tables.without_copies(groups, processes)
+    ids = [opened(place)[0].definitions.group_id(number) or "" for place, number in firsts]
+    groups = tables.named(groups, processes, ids)
     jobs = launching.jobs_of(
-        processes, places, groups, lives, sources, frozenset(orphans), modified
+        processes, places, groups, lives, sources, frozenset(orphans), modified, called or {}
     )
     moved = aligned(clocks, processes, group_index, groups, met)
     known = launching.with_jobs(processes, jobs)
@@ -105,7 +109,6 @@ def surveyed(
         groups=groups,
         group_index=group_index,
         copies=copies,
-        firsts=firsts,
         jobs=jobs,
         paths=paths,
         problems=problems,
@@ -180,20 +183,16 @@ def trace_of(part: Survey, whole: Survey, processes: Sequence[Process], **found:
 def restrict(whole: Survey, jobs: Collection[str]) -> Survey:
     """The survey of these jobs only; its processes are numbered anew."""
     kept = [whole.journals[p.index] for p in whole.processes if p.job in jobs]
-    part = build(whole.paths, kept, whole.problems)
-    names = {p.id: p.job for p in whole.processes}
-    part.processes, part.jobs = as_called(names, part.processes, part.jobs)
-    return part
+    return build(whole.paths, kept, whole.problems, {p.id: p.job for p in whole.processes})
 
 
-def build(paths: tuple[str, ...], journals: list[Journal], problems: Problems) -> Survey:
-    """Processes, places, groups and jobs from definitions."""
-    clocks = Clocks()
-    for journal in journals:
-        clocks.add(journal)
-    nothing: Meetings = []
-    found = surveyed(((journal, nothing) for journal in journals), clocks, paths, problems)
-    ids = [journals[process].definitions.group_id(number) or "" for process, number in found.firsts]
+def build(
+    paths: tuple[str, ...],
+    journals: list[Journal],
+    problems: Problems,
+    called: Mapping[str, str] | None = None,
+) -> Survey:
+    """Processes, places, groups and jobs from definitions; ``called`` as of ``surveyed``."""
+    found = surveyed(len(journals), lambda at: (journals[at], []), paths, problems, called)
     found.journals = journals
-    found.groups = tables.named(found.groups, found.processes, ids)
     return found

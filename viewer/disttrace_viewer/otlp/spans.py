@@ -13,7 +13,7 @@ from disttrace_viewer.load import ids
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.ids import Context
 from disttrace_viewer.load.journals import Journal
-from disttrace_viewer.merge.processes import Clocks, process_of
+from disttrace_viewer.merge.processes import clocks_of, process_of
 from disttrace_viewer.otlp import attributes
 from disttrace_viewer.otlp.attributes import Attributes
 from disttrace_viewer.otlp.journal import IN_FLIGHT, JournalReader, LiveOperation
@@ -295,9 +295,7 @@ def process_start(builder: Builder, journal: JournalReader) -> Span:
 def end_of(journal: JournalReader) -> End:
     """How a process ended of which nothing is known but its own journal, and that it is gone."""
     read = Journal(journal.definitions.id, Files(journal.base, journal.base), journal.definitions)
-    clocks = Clocks()
-    clocks.add(read)
-    process = process_of(0, read, clocks, clocks.found())
+    process = process_of(0, read, *clocks_of([read]))
     nothing = Communication(frozenset(), frozenset(), None, native=False, blocked=False, held=False)
     return ends([process], {process.index: nothing}, process.last_ns, [GONE])[0]
 

@@ -17,10 +17,9 @@ from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge import surveying
 from disttrace_viewer.merge.clock import to_unix
-from disttrace_viewer.merge.jobs import as_called
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.surveying import Survey
-from disttrace_viewer.merge.tables import ByIdentity, Calls, named
+from disttrace_viewer.merge.tables import ByIdentity, Calls
 from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.state import (
     Merged,
@@ -52,9 +51,7 @@ def trace_of(
     processes to keep; ``more`` is wrong with files of no state."""
     whole = found = merged.survey
     if only is not None and any(p.id not in only for p in whole.processes):
-        found = survey(merged.states, only)
-        names = {p.id: p.job for p in whole.processes if p.id in only}
-        found.processes, found.jobs = as_called(names, found.processes, found.jobs)
+        found = survey(merged.states, only, {p.id: p.job for p in whole.processes})
     problems = Problems()
     problems.extend(found.problems)
     for problem in more:
@@ -68,7 +65,7 @@ def trace_of(
         whole,
         building.processes,
         tables=None,
-        groups=named(groups, building.processes, building.ids),
+        groups=groups,
         stacks=(),
         errors=tuple(building.errors),
         keys=tuple(building.keys),
@@ -94,8 +91,6 @@ class _Building:
         self.longest: dict[tuple[int, int], int] = {}
         self.active: dict[tuple[int, int], int] = {}
         self.courses: dict[Stream, dict[int, tuple[int, int, int]]] = {}
-        self.ids = [""] * len(survey.groups)
-        """Of groups."""
         self.reported: dict[int, dict[int, list[int]]] = {}
         """By group and rank in it the ranks there that wait with it."""
         self.errors: dict[str, int] = {}
@@ -107,10 +102,6 @@ class _Building:
         self._stacks: ByIdentity[Stack] = ByIdentity(lambda of: tuple(starmap(Frame, of)))
         """By frames."""
         self.calls = Calls(survey.store_index, survey.group_index, survey.copies)
-        self._asked: dict[int, list[tuple[int, int]]] = {}
-        """By process whose word is taken for a group: its own number of it, and the group."""
-        for group, (process, number) in enumerate(survey.firsts):
-            self._asked.setdefault(process, []).append((number, group))
         for state in states.values():
             index = self.index.get(state.id)
             if index is not None:
@@ -172,8 +163,6 @@ class _Building:
         process, journal = self.processes[index], journal_of(state)
         clock = self.survey.clocks[process.clock]
         self.counts[index] = state.count
-        for mine, place in self._asked.get(index, ()):
-            self.ids[place] = journal.definitions.group_id(mine) or ""
         zero = to_unix(clock, process.t0)
 
         def unix(t: int) -> int:

@@ -25,8 +25,7 @@ from disttrace_viewer.load.definitions import LISTED, NUMBERED, Definitions
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
-from disttrace_viewer.merge.jobs import as_called, tries
-from disttrace_viewer.merge.processes import Clocks
+from disttrace_viewer.merge.jobs import tries
 from disttrace_viewer.merge.surveying import Survey, surveyed
 from disttrace_viewer.merge.tables import ByIdentity
 from disttrace_viewer.trace.process import Problem
@@ -284,8 +283,12 @@ _RECORDS: dict[str, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-def survey(states: Mapping[str, State], only: Collection[str] | None = None) -> Survey:
-    """What all states hold, or those of some processes."""
+def survey(
+    states: Mapping[str, State],
+    only: Collection[str] | None = None,
+    called: Mapping[str, str] | None = None,
+) -> Survey:
+    """What all states hold, or those of some processes; ``called`` as of ``surveyed``."""
     known = [state for state in states.values() if only is None or state.id in only]
     problems = Problems()
     for state in known:
@@ -295,16 +298,15 @@ def survey(states: Mapping[str, State], only: Collection[str] | None = None) -> 
             else:
                 problems.take(Problem(path=path, kind=kind, sentence=sentence))
     known.sort(key=lambda state: (state.process.get("start_ns", state.modified_ns), state.id))
-    clocks = Clocks()
     folders: dict[str, str] = {}
     for state in known:
-        clocks.add(journal_of(state))
         folders.setdefault(os.path.dirname(state.base), state.base)
     return surveyed(
-        ((journal_of(state), state.met) for state in known),
-        clocks,
+        len(known),
+        lambda at: (journal_of(known[at]), known[at].met),
         tuple(folders.values()),
         problems,
+        called,
     )
 
 
@@ -335,10 +337,7 @@ class Merged:
 
     @cached_property
     def survey(self) -> Survey:
-        found = survey(self.states)
-        if self.called:
-            found.processes, found.jobs = as_called(self.called, found.processes, found.jobs)
-        return found
+        return survey(self.states, called=self.called)
 
     @property
     def partial(self) -> frozenset[str]:

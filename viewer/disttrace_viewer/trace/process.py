@@ -105,7 +105,7 @@ class Sighting(NamedTuple):
     """``gone`` or ``stopped`` (``disttrace.journal.format``)."""
     code: int | None
     """Exit code of one that was a zombie then; -N for signal N."""
-    others: int
+    others: int = 0
     """So many other processes of the job lived on that host then."""
 
 
@@ -122,9 +122,9 @@ class Trouble(NamedTuple):
     """Of the device, interface or node, as they call it."""
     code: int | None
     """Number of an Xid."""
-    mine: bool
+    mine: bool = False
     """Whether it names this very process; else it is of the whole host."""
-    text: str | None
+    text: str | None = None
     """Its own words; None where they were not sent to other hosts."""
 
 
@@ -137,20 +137,20 @@ class Usage(NamedTuple):
     over_ns: int
     """So long before that the first look was."""
     cpu_ns: int
-    busy: bool
+    busy: bool = False
     """Whether a thread of its own computed, or waited for a processor."""
-    beside: bool
+    beside: bool = False
     """Whether one did that is not its main thread."""
-    others: bool
+    others: bool = False
     """Whether a process that it started did."""
-    failed: bool
+    failed: bool = False
     """Whether one that it started has ended badly, and it has not asked how."""
-    read: int | None
+    read: int | None = None
     """Bytes, whatever the file; None where that is hidden."""
-    written: int | None
-    received: int
+    written: int | None = None
+    received: int = 0
     """Bytes over the network, but for those of stores."""
-    faults: int
+    faults: int = 0
     """Pages that it has got."""
 
 
