@@ -82,40 +82,60 @@ def _of_collectives(exchanges: Exchanges, least_ns: int) -> pl.DataFrame:
         .lazy()
         .join(last.lazy(), on="exchange")
     )
-    parts = _held(exchanges.trace, parts, pl.col("last_ns"))
+    parts = _held(exchanges.trace, parts)
     released = parts.select(
         "process", "number", pl.max_horizontal("last_ns", "held_ns").alias("_met")
     )
-    gaps = _with_gaps(
-        exchanges.trace,
-        parts.join(late.lazy().select("exchange"), on="exchange", how="semi"),
-        released,
+    parts = parts.join(late.lazy().select("exchange"), on="exchange", how="semi")
+    # Of unix times a quantile, which is a float, is off by some hundred nanoseconds.
+    middle = pl.col("held_ns").sort().get((pl.len() - 1) // 2)
+    gap = pl.col("_gap").quantile(0.5, "lower").cast(pl.Int64)
+    return _own(_with_gaps(exchanges.trace, parts, released), least_ns, middle, gap)
+
+
+def _of_messages(exchanges: Exchanges, least_ns: int) -> pl.DataFrame:
+    """The same of messages that were sent later than their receivers began to wait for them."""
+    receives = pl.col("side") == "recv"
+    later = pl.col("begin_ns") - pl.col("other_ns")
+    ends = (
+        exchanges.message_ends()
+        .filter(pl.when(receives).then(-later).otherwise(later) >= least_ns)
+        .with_columns(last_ns=pl.max_horizontal("begin_ns", "other_ns"))
     )
-    begin, gap = pl.col("begin_ns"), pl.col("_gap")
-    usual = gaps.group_by("exchange").agg(
-        # Of unix times a quantile, which is a float, is off by some hundred nanoseconds.
-        pl.col("held_ns").sort().get((pl.len() - 1) // 2).alias("_usual_ns"),
-        gap.quantile(0.5, "lower").cast(pl.Int64).alias("_usual_gap"),
+    parts = _with_gaps(exchanges.trace, _held(exchanges.trace, ends), _NOBODY)
+    usual = pl.col("_usual_gap").filter(~receives).first().fill_null(0)
+    gap = pl.max_horizontal(pl.col("_gap").filter(receives).first(), usual)
+    return _own(
+        parts.join(_usual_gaps(exchanges, ends), on="call", how="left"),
+        least_ns,
+        pl.col("held_ns").filter(receives).first(),
+        gap,
     )
-    behind = begin - pl.col("_usual_ns")
+
+
+def _own(parts: pl.LazyFrame, least_ns: int, usual_ns: pl.Expr, gap_ns: pl.Expr) -> pl.DataFrame:
+    """The own delays of processes in exchanges of which it is usual to come at ``usual_ns`` and to
+    be away for ``gap_ns`` before.
+    """
+    usual = parts.group_by("exchange").agg(_usual_ns=usual_ns, _usual_gap_ns=gap_ns)
+    behind = pl.col("begin_ns") - pl.col("_usual_ns")
+    parts = parts.join(usual, on="exchange")
     # Those who came in time are the others; how long they waited for this one alone is not known
     # where several are late: its own delay, at most.
     in_time = (
-        gaps.join(usual, on="exchange")
-        .filter(behind < least_ns)
+        parts.filter(behind < least_ns)
         .group_by("exchange")
         .agg(pl.col("process").alias("others"), pl.len().alias("_in_time"))
     )
     delays = (
-        gaps.join(usual, on="exchange")
-        .filter(behind >= least_ns)
+        parts.filter(behind >= least_ns)
         .join(in_time, on="exchange")
         .select(
             "exchange",
             "process",
             "call",
-            begin.alias("first_ns"),
-            pl.min_horizontal(behind, gap - pl.col("_usual_gap")).alias("delay"),
+            pl.col("begin_ns").alias("first_ns"),
+            pl.min_horizontal(behind, pl.col("_gap") - pl.col("_usual_gap_ns")).alias("delay"),
             pl.concat_list((behind * pl.col("_in_time")).cast(pl.Int64)).alias("_waited"),
             "others",
         )
@@ -124,86 +144,27 @@ def _of_collectives(exchanges: Exchanges, least_ns: int) -> pl.DataFrame:
     return delays.collect()
 
 
-def _of_messages(exchanges: Exchanges, least_ns: int) -> pl.DataFrame:
-    """The same of messages that were sent later than their receivers began to wait for them."""
-    met = exchanges.messages.filter(
-        pl.col("send_begin_ns") - pl.col("recv_begin_ns") >= least_ns,
-    )
-    held = _held(
-        exchanges.trace,
-        met.lazy().select(
-            "message",
-            pl.col("recv_process").alias("process"),
-            pl.col("recv_number").alias("number"),
-            pl.col("recv_call").alias("call"),
-            pl.col("recv_begin_ns").alias("begin_ns"),
-            "send_begin_ns",
-        ),
-        pl.col("send_begin_ns"),
-    )
-    lazy = met.lazy().join(held.select("message", "held_ns"), on="message")
-    lazy = lazy.with_row_index("exchange")
-
-    def gap(side: str) -> pl.LazyFrame:
-        ends = lazy.select(
-            "exchange",
-            pl.col(f"{side}_process").alias("process"),
-            pl.col(f"{side}_number").alias("number"),
-            pl.col(f"{side}_begin_ns").alias("begin_ns"),
-        )
-        found = _with_gaps(exchanges.trace, ends, _NOBODY)
-        return found.select("exchange", pl.col("_gap").alias(f"_{side}_gap"))
-
-    behind = pl.col("send_begin_ns") - pl.col("held_ns")
-    away = pl.max_horizontal("_recv_gap", pl.col("_usual_gap").fill_null(0))
-    delays = (
-        lazy.join(gap("send"), on="exchange")
-        .join(gap("recv"), on="exchange")
-        .join(_usual_gaps(exchanges, met["send_call"]), on="send_call", how="left")
-        .select(
-            "exchange",
-            pl.col("send_process").alias("process"),
-            pl.col("send_call").alias("call"),
-            pl.col("send_begin_ns").alias("first_ns"),
-            pl.min_horizontal(behind, pl.col("_send_gap") - away).alias("delay"),
-            pl.concat_list(behind).alias("_waited"),
-            pl.concat_list("recv_process").alias("others"),
-        )
-        .drop_nulls("delay")
-    )
-    return delays.collect()
-
-
-def _usual_gaps(exchanges: Exchanges, calls: pl.Series) -> pl.LazyFrame:
-    """By ``send_call``: how long the lower median of all who send from its line is away before it.
-
-    Null where one process alone sends from there.
+def _usual_gaps(exchanges: Exchanges, ends: pl.LazyFrame) -> pl.LazyFrame:
+    """By ``call`` of a send: how long the lower median of all who send from its line is away before
+    it. Null where one process alone sends from there.
     """
-    lines = exchanges.trace.calls.lazy().with_row_index("send_call").select("send_call", "stack")
-    here = lines.filter(pl.col("send_call").is_in(calls.unique().implode())).select("stack")
-    sends = (
-        exchanges.messages.lazy()
-        .filter(pl.col("send_begin_ns").is_not_null())
-        .join(lines.join(here.unique(), on="stack", how="semi"), on="send_call")
-        .select(
-            "stack",
-            pl.col("send_process").alias("process"),
-            pl.col("send_number").alias("number"),
-            pl.col("send_begin_ns").alias("begin_ns"),
-        )
-    )
+    sends = pl.col("side") == "send"
+    lines = exchanges.trace.calls.lazy().with_row_index("call").select("call", "stack")
+    here = lines.join(ends.filter(sends), on="call", how="semi").select("stack").unique()
+    lines = lines.join(here, on="stack", how="semi")
+    every = exchanges.message_ends().filter(sends).join(lines, on="call")
     usual = (
-        _with_gaps(exchanges.trace, sends, _NOBODY)
+        _with_gaps(exchanges.trace, every, _NOBODY)
         .group_by("stack", "process")
         .agg(pl.col("_gap").median())
         .group_by("stack")
         .agg(pl.when(pl.len() > 1).then(pl.col("_gap").quantile(0.5, "lower")).alias("_usual_gap"))
     )
-    return lines.join(usual, on="stack").select("send_call", "_usual_gap")
+    return lines.join(usual, on="stack").select("call", "_usual_gap")
 
 
-def _held(trace: JobTrace, parts: pl.LazyFrame, never: pl.Expr) -> pl.LazyFrame:
-    """``held_ns``: from when on an operation holds its process up, ``never`` where it does not.
+def _held(trace: JobTrace, parts: pl.LazyFrame) -> pl.LazyFrame:
+    """``held_ns``: from when on an operation holds its process up; ``last_ns`` where it does not.
 
     That is its begin, later by what the process did between issuing and waiting for it. C++ code
     and devices wait unseen: from the begin on, and so does who polls.
@@ -222,7 +183,7 @@ def _held(trace: JobTrace, parts: pl.LazyFrame, never: pl.Expr) -> pl.LazyFrame:
             .then(pl.col("begin_ns") + pl.col("wait_begin_ns") - pl.col("issued_ns"))
             .when(blocks)
             .then("begin_ns")
-            .otherwise(never)
+            .otherwise("last_ns")
         )
         .drop("issued_ns", "wait_begin_ns", "asked", "origin", "backend")
     )

@@ -126,6 +126,27 @@ class Exchanges:
             .collect()
         )
 
+    def message_ends(self) -> pl.LazyFrame:
+        """One row per end of a message that was seen: ``exchange`` (its row of ``messages``),
+        ``side`` (``send`` or ``recv``), ``group process number call begin_ns end_ns error``, and of
+        the other end ``other`` (its process) and ``other_ns`` (its begin).
+        """
+        kept = ("process", "number", "call", "begin_ns", "end_ns", "error")
+        messages = self.messages.lazy()
+        return pl.concat(
+            [
+                messages.filter(pl.col(f"{mine}_number").is_not_null()).select(
+                    "group",
+                    exchange="message",
+                    side=pl.lit(mine),
+                    other=f"{other}_process",
+                    other_ns=f"{other}_begin_ns",
+                    **{name: f"{mine}_{name}" for name in kept},
+                )
+                for mine, other in (("send", "recv"), ("recv", "send"))
+            ]
+        )
+
     @cached_property
     def key_events(self) -> pl.DataFrame:
         """Store operations, a row per key: ``place`` (id), ``key`` (with every prefix), ``part``

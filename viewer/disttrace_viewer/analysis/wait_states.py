@@ -181,24 +181,8 @@ class WaitStates:
         trace = self.exchanges.trace
         calls = trace.calls.lazy().with_row_index("call")
         times = trace.operations.lazy().select(*_ROW, "issued_ns", "wait_begin_ns", "lost", "bytes")
-        messages = self.exchanges.messages.lazy()
-        ends = []
-        for mine, other in (("send", "recv"), ("recv", "send")):
-            ends.append(
-                messages.filter(pl.col(f"{mine}_number").is_not_null()).select(
-                    pl.col("message").alias("exchange"),
-                    "group",
-                    *(
-                        pl.col(f"{mine}_{name}").alias(name)
-                        for name in ("process", "number", "call", "begin_ns", "end_ns", "error")
-                    ),
-                    pl.col(f"{other}_begin_ns").alias("_other_ns"),
-                    pl.col(f"{other}_process").alias("_other"),
-                    pl.lit(mine == "send").alias("_sends"),
-                )
-            )
         rows = (
-            pl.concat(ends)
+            self.exchanges.message_ends()
             .join(times, on=_ROW, how="left")
             .join(
                 calls.select("call", "op", "origin", "backend", pl.col("bytes").alias("_bytes")),
@@ -206,23 +190,23 @@ class WaitStates:
             )
             .with_columns(
                 expected=pl.lit(2, pl.UInt32),
-                arrived=pl.lit(1, pl.UInt32) + pl.col("_other").is_not_null().cast(pl.UInt32),
+                arrived=pl.lit(1, pl.UInt32) + pl.col("other").is_not_null().cast(pl.UInt32),
                 is_root=pl.lit(value=False),
             )
         )
         rows = self._over(rows)
-        end, partner = pl.col("end_ns"), pl.col("_other_ns")
+        end, partner = pl.col("end_ns"), pl.col("other_ns")
+        sends = pl.col("side") == "send"
         # A send that was over before its receive began did not wait for it.
         never = (pl.col("in_flight") & partner.is_null()) | pl.col("error").is_not_null()
-        until = pl.when(never).then(end).when(~pl.col("_sends") | (end >= partner)).then(partner)
-        state = pl.when("_sends").then(pl.lit(LATE_RECEIVER)).otherwise(pl.lit(LATE_SENDER))
+        until = pl.when(never).then(end).when(~sends | (end >= partner)).then(partner)
+        state = pl.when(sends).then(pl.lit(LATE_RECEIVER)).otherwise(pl.lit(LATE_SENDER))
         last = pl.max_horizontal("begin_ns", partner)
-        begin, tied = pl.col("begin_ns"), pl.col("process") > pl.col("_other")
+        begin, tied = pl.col("begin_ns"), pl.col("process") > pl.col("other")
         newest = (begin > partner) | ((begin == partner) & tied)
         rows = rows.with_columns(is_last=newest.fill_null(value=False))
-        return _parts(
-            rows, "message", until, pl.col("_other"), state, last, broken=never, never=never
-        )
+        other = pl.col("other")
+        return _parts(rows, "message", until, other, state, last, broken=never, never=never)
 
     def _over(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """``end_ns`` of what is in flight is when its process was last heard of."""
