@@ -61,18 +61,6 @@ def test_only_who_lived_while_the_newest_did_is_judged_too(tmp_path: Path) -> No
     assert besides(tmp_path, 100, 101) == [("long",)]  # a number that was used again
 
 
-@pytest.mark.parametrize("how", ["variable", "kernel", "stranger"])
-def test_who_started_the_newest_is_judged_too(tmp_path: Path, how: str) -> None:
-    """Also where nothing was heard of it any more: told by the variable, or by the kernel."""
-    above = job(tmp_path, "training", 0, 10, hangs=True)
-    parent = {"variable": above[0].process, "kernel": None, "stranger": "f" * 32}[how]
-    agent = Journal(tmp_path, pid=900, role="agent", job="evaluation", job_source="drawn",
-                    parent=parent, t0=T0 + 20 * S, keys={"ppid": above[0].pid})  # fmt: skip
-    job(tmp_path, "evaluation", 21, 30, parent=agent.process, job_source="drawn")
-    leave(agent, 11 * S)
-    assert besides(tmp_path) == ([] if how == "stranger" else [("training",)])
-
-
 @pytest.mark.parametrize("command", ["view", "stats", "top"])
 def test_every_surface_says_which_others_lived_meanwhile(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str

@@ -54,7 +54,7 @@ def diagnose(
     live, waiting is a fault from so many seconds on (default: DISTTRACE_STALL, else 10).
 
     Without ``job`` it is the newest one, and its report speaks as well of all that lived while it
-    did, or that started it (``Report.others``).
+    did (``Report.others``).
 
     ``path`` may also lead to files of states, and to object stores; ``engine`` names a cluster
     that reads. Of these, of jobs that are too large for a table, and where Polars is not installed

@@ -138,7 +138,6 @@ def jobs_of(
     )
     names = _names([_told(members, orphans) for members in ordered], processes, called)
     of_process = {i: number for number, members in enumerate(ordered) for i in members}
-    above = started_by(processes, of_process)
     linked: list[set[int]] = [set() for _ in ordered]
     for place in places:
         met = {of_process[i] for i in place.processes}
@@ -152,7 +151,6 @@ def jobs_of(
             linked=tuple(names[other] for other in sorted(linked[number])),
             known=any(i not in orphans for i in members),
             names=tuple(sorted({processes[i].job for i in members})),
-            parents=tuple(names[other] for other in sorted(above.get(number, ()))),
         )
         for number, members in enumerate(ordered)
     )  # fmt: skip
@@ -160,24 +158,14 @@ def jobs_of(
 
 def closure(jobs: Sequence[LaunchedJob], chosen: Iterable[str]) -> tuple[LaunchedJob, ...]:
     """The chosen jobs and all that are linked to them, directly or through others."""
-    found = reached(jobs, chosen, lambda job: job.linked)
-    return tuple(job for job in jobs if job.id in found)
-
-
-def reached(
-    jobs: Sequence[LaunchedJob],
-    chosen: Iterable[str],
-    others: Callable[[LaunchedJob], Iterable[str]],
-) -> set[str]:
-    """Ids of the chosen jobs and of those to which they lead, directly or through others."""
     by_id = {job.id: job for job in jobs}
     pending, found = list(chosen), set[str]()
     while pending:
         name = pending.pop()
         if name not in found:
             found.add(name)
-            pending.extend(others(by_id[name]))
-    return found
+            pending.extend(by_id[name].linked)
+    return tuple(job for job in jobs if job.id in found)
 
 
 def tries(jobs: Sequence[LaunchedJob], name: str) -> list[LaunchedJob]:
@@ -321,44 +309,6 @@ def with_jobs(processes: Sequence[Process], jobs: Sequence[LaunchedJob]) -> tupl
     )
 
 
-INIT = 1
-"""A process that lost its parent is a child of this one, which started none of a job."""
-
-
-def started_by(processes: Sequence[Process], jobs: Mapping[int, int]) -> dict[int, set[int]]:
-    """By job the other jobs of which a process started one of its own; ``jobs`` by process.
-
-    A process says who started it, where the variable that is handed down reached it
-    (``DISTTRACE_PARENT``); else its kernel's word on the parent stands.
-    """
-    index = {p.id: p.index for p in processes}
-    of_pid: dict[tuple[str, int | None, int], list[Process]] = {}
-    for one in processes:
-        if one.boot_id is not None and one.pid is not None:
-            of_pid.setdefault((one.boot_id, one.pid_ns, one.pid), []).append(one)
-    found: dict[int, set[int]] = {}
-    for one in processes:
-        above = index.get(one.parent) if one.parent is not None else _by_number(one, of_pid)
-        if above is not None and jobs[above] != jobs[one.index]:
-            found.setdefault(jobs[one.index], set()).add(jobs[above])
-    return found
-
-
-def _by_number(
-    one: Process, of_pid: Mapping[tuple[str, int | None, int], Sequence[Process]]
-) -> int | None:
-    """The process that bore the number of its parent when it started: numbers are used again."""
-    if one.boot_id is None or one.ppid is None or one.ppid <= INIT:
-        return None
-    lived = [
-        other
-        for other in of_pid.get((one.boot_id, one.pid_ns, one.ppid), ())
-        if other.start_ns <= one.start_ns
-        and (other.exit is None or other.exit.t_ns >= one.start_ns)
-    ]
-    return max(lived, key=lambda other: other.start_ns).index if lived else None
-
-
 DEFAULT_DIR = "disttrace-out"
 DIR_VARIABLE = "DISTTRACE_DIR"
 NEWEST, ALL = "newest", "all"
@@ -416,7 +366,7 @@ def beside(
     jobs: Sequence[LaunchedJob], processes: Sequence[Process], lives: Lives
 ) -> list[tuple[str, ...]]:
     """The jobs that are judged besides the newest one and those that it met, newest first, each
-    with those that it met in turn: which lived while the newest did, or started it.
+    with those that it met in turn: which lived while the newest did.
 
     A job that was killed lived to its newest sign of life; one of which a process runs still
     (``lives``) lives, even if nothing was heard of it.
@@ -424,14 +374,12 @@ def beside(
     if not jobs:
         return []
     first = newest(jobs)
-    near = closure(jobs, [first.id])
-    above = reached(jobs, [one for job in near for one in job.parents], lambda job: job.parents)
-    seen = {job.id for job in near}
+    seen = {job.id for job in closure(jobs, [first.id])}
     found = []
     for job in sorted(jobs, key=lambda job: (job.start_ns, job.index), reverse=True):
         if job.id in seen or not job.known:
             continue
-        if job.id in above or _until(job, first, processes, lives):
+        if _until(job, first, processes, lives):
             met = tuple(one.id for one in closure(jobs, [job.id]))
             # The one itself comes first: it gives all of them their name.
             found.append((job.id, *(one for one in met if one != job.id)))

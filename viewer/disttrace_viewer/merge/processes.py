@@ -16,7 +16,7 @@ from disttrace_viewer.merge.clock import UNKNOWN_NS, to_unix
 from disttrace_viewer.trace import process as values
 from disttrace_viewer.trace.process import Clock, Frame, Process, Stack
 
-_AS_RECORDED = ("boot_id", "ppid", "parent", "cwd", "pid_ns", "time_ns", "ticks")
+_AS_RECORDED = ("boot_id", "parent", "cwd", "pid_ns", "time_ns", "ticks")
 _NO_SAMPLES: dict[int, values.StackSample] = {}
 _NO_THREADS: dict[int, str] = {}
 

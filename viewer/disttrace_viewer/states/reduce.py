@@ -139,8 +139,6 @@ def _state(
     for *_, calls_of in past:
         used.update(calls_of)
     process = {k: v for k, v in definitions.process.items() if k in _PROCESS}
-    if process.get("parent") is None and "ppid" in definitions.process:
-        process["ppid"] = definitions.process["ppid"]  # nothing else says who started it
     # A command may be anything; that a process asked to be ended is for others to know.
     if (definitions.process.get("settings") or {}).get("on_stall") == "abort":
         process["settings"] = {"on_stall": "abort"}

@@ -156,8 +156,6 @@ class LaunchedJob:
     """What its processes call it: files that are the job's are named so. Launches of one name share
     it, and ranks that were not launched together draw one each.
     """
-    parents: tuple[str, ...] = ()
-    """Ids of other jobs of which a process started one of this job's."""
 
 
 Stream = tuple[int | None, str | None]

@@ -228,7 +228,6 @@ class Process:
     host: str
     boot_id: str | None
     pid: int | None
-    ppid: int | None
     parent: str | None
     attempt: int | None
     argv: tuple[str, ...]
