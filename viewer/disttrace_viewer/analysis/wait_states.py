@@ -32,6 +32,10 @@ REMARKABLE = 0.05
 """Own delays below this part of their weighted mean are the jitter beside what matters."""
 
 _ROW = ["process", "number"]
+_KEPT = (
+    *("exchange", "process", "number", "call", "begin_ns", "end_ns", "issued_ns", "wait_begin_ns"),
+    *("in_flight", "unseen", "op", "group", "expected", "arrived", "bytes", "_bytes", "backend"),
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,17 @@ class WaitStates:
         did not, for this member), ``blocked_ns``, ``wait_ns`` (its share of its process's time)
         and ``never_ns`` (the part of that since the last came).
         """
-        every = pl.concat([self._collectives(), self._messages()])
+        later = pl.col("until_ns") > pl.col("begin_ns")
+        last = pl.max_horizontal(pl.col("end_ns") - pl.col("came_ns"), pl.lit(0))
+        on_device = pl.col("backend").is_in(sorted(ON_DEVICE)).fill_null(value=False)
+        every = pl.concat([self._collectives(), self._messages()]).with_columns(
+            pl.when(later).then(pl.col("until_ns", "by", "state")),
+            pl.col("expected", "arrived").cast(pl.UInt32),
+            unseen=pl.col("unseen") | on_device,
+            bytes=pl.coalesce("bytes", "_bytes"),
+            busy_ns=pl.when(~pl.col("in_flight") & ~pl.col("broken")).then(last),
+        )
+        every = every.drop("backend", "broken", "_bytes")
         if self.from_ns is not None:
             every = every.filter(pl.col("end_ns") > self.from_ns)
         if self.to_ns is not None:
@@ -174,8 +188,10 @@ class WaitStates:
             .otherwise(pl.lit(AT_COLLECTIVE))
         )
         newest = (pl.col("process") == pl.col("last_process")) & (pl.col("arrived") > 1)
-        rows = rows.with_columns(is_last=newest)
-        return _parts(rows, "collective", until, by, state, last, broken=broken, never=never)
+        return rows.select(
+            *_KEPT, kind=pl.lit("collective"), is_root="is_root", is_last=newest, until_ns=until,
+            by=by, state=state, came_ns=last, never=never, broken=broken,
+        )  # fmt: skip
 
     def _messages(self) -> pl.LazyFrame:
         trace = self.exchanges.trace
@@ -191,7 +207,6 @@ class WaitStates:
             .with_columns(
                 expected=pl.lit(2, pl.UInt32),
                 arrived=pl.lit(1, pl.UInt32) + pl.col("other").is_not_null().cast(pl.UInt32),
-                is_root=pl.lit(value=False),
             )
         )
         rows = self._over(rows)
@@ -204,9 +219,11 @@ class WaitStates:
         last = pl.max_horizontal("begin_ns", partner)
         begin, tied = pl.col("begin_ns"), pl.col("process") > pl.col("other")
         newest = (begin > partner) | ((begin == partner) & tied)
-        rows = rows.with_columns(is_last=newest.fill_null(value=False))
-        other = pl.col("other")
-        return _parts(rows, "message", until, other, state, last, broken=never, never=never)
+        return rows.select(
+            *_KEPT, kind=pl.lit("message"), is_root=pl.lit(value=False),
+            is_last=newest.fill_null(value=False), until_ns=until, by="other", state=state,
+            came_ns=last, never=never, broken=never,
+        )  # fmt: skip
 
     def _over(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """``end_ns`` of what is in flight is when its process was last heard of."""
@@ -245,47 +262,6 @@ def stretches(rows: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:
             start=pl.max_horizontal("start", "from_ns"), stop=pl.min_horizontal("stop", "to_ns")
         )
         .drop("from_ns", "to_ns")
-    )
-
-
-def _parts(
-    rows: pl.LazyFrame,
-    kind: str,
-    until: pl.Expr,
-    by: pl.Expr,
-    state: pl.Expr,
-    last: pl.Expr,
-    *,
-    broken: pl.Expr,
-    never: pl.Expr,
-) -> pl.LazyFrame:
-    later = until > pl.col("begin_ns")
-    return rows.select(
-        pl.lit(kind).alias("kind"),
-        "exchange",
-        *_ROW,
-        "call",
-        "begin_ns",
-        "end_ns",
-        "issued_ns",
-        "wait_begin_ns",
-        "in_flight",
-        unseen=pl.col("unseen") | pl.col("backend").is_in(sorted(ON_DEVICE)).fill_null(value=False),
-        op="op",
-        group="group",
-        expected=pl.col("expected").cast(pl.UInt32),
-        arrived=pl.col("arrived").cast(pl.UInt32),
-        is_root="is_root",
-        is_last="is_last",
-        bytes=pl.coalesce("bytes", "_bytes"),
-        until_ns=pl.when(later).then(until),
-        by=pl.when(later).then(by),
-        state=pl.when(later).then(state),
-        never=never,
-        came_ns=last,
-        busy_ns=pl.when(~pl.col("in_flight") & ~broken).then(
-            pl.max_horizontal(pl.col("end_ns") - last, pl.lit(0))
-        ),
     )
 
 
