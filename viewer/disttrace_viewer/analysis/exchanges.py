@@ -7,15 +7,14 @@ operations become objects only where they are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import polars as pl
 
 from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.sample import SETTERS
-from disttrace_viewer.merge.clock import JOINING, Bounds, Point, Tree, place, realign
+from disttrace_viewer.merge.clock import JOINING, Met, Ways, place, realign
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.values import dataclass
@@ -252,98 +251,15 @@ class Exchanges:
         return self.trace.calls.lazy().with_row_index("call").filter(pl.col("kind").is_in(kinds))
 
 
-BINS = 200
+MOST_MET = 2_000
+"""Of so many collectives of a group, and messages one way, clocks are set right."""
 
 
 def align(trace: JobTrace) -> JobTrace:
     """The trace on one time line; unchanged where all processes share one clock."""
     if len({p.clock for p in trace.processes}) < 2:
         return trace
-    sides = _sides_of_collectives(trace)
-    messages = _messages(trace)
-    joined = _joined(sides, messages)
-    clocks = place(
-        trace.clocks, trace.processes, joined, lambda tree: _bounds(tree, sides, messages)
-    )
-    return realign(trace, clocks)
-
-
-def _bounds(
-    edges: Tree, sides: pl.LazyFrame, messages: pl.DataFrame
-) -> Mapping[tuple[int, int], Bounds]:
-    """Bounds of the edges whose clocks exchanged both ways."""
-    if not edges:
-        return {}
-    tree = pl.LazyFrame(
-        {"above": [a for a, _ in edges], "clock": [c for _, c in edges]},
-        schema={"above": pl.Int64, "clock": pl.Int64},
-    )
-    # Something of ``first`` happened before something of ``second``: of a message its send, of a
-    # collective the begin in either.
-    there = tree.rename({"above": "first", "clock": "second"})
-    back = tree.select(first="clock", second="above")
-    met = (
-        pl.concat([there, back])
-        .join(sides, left_on="first", right_on="clock")
-        .join(sides, left_on=["exchange", "second"], right_on=["exchange", "clock"], suffix="_of")
-        .select("first", "second", "begin", end="end_of")
-        .collect()
-        .lazy()
-    )
-    both = pl.concat([met, messages.lazy().select("first", "second", "begin", "end")])
-    apart = pl.col("end") - pl.col("begin")
-    down = both.join(there, on=["first", "second"]).select(
-        above="first", clock="second", t="end", bound=apart, upper=True
-    )
-    up = both.join(back, on=["first", "second"]).select(
-        above="second", clock="first", t="begin", bound=-apart, upper=False
-    )
-    rows = pl.concat([down, up]).drop_nulls()
-    return _binned(rows.collect())
-
-
-def _binned(rows: pl.DataFrame) -> Mapping[tuple[int, int], Bounds]:
-    """The sharpest bounds of each of some equal spans of time, by edge."""
-    if not rows.height:
-        return {}
-    origin, last = rows["t"].min(), rows["t"].max()
-    assert isinstance(origin, int)
-    assert isinstance(last, int)
-    width = max(1, (last - origin) // BINS)
-    bound = pl.col("bound")
-    sharp = pl.when(pl.col("upper").first()).then(bound.arg_min()).otherwise(bound.arg_max())
-    kept = (
-        rows.lazy()
-        .with_columns(((pl.col("t") - origin) // width).alias("bin"))
-        .group_by("above", "clock", "upper", "bin")
-        .agg(pl.col("t").get(sharp), bound.get(sharp))
-        .sort("t")
-        .collect()
-    )
-    found: dict[tuple[int, int], tuple[list[Point], list[Point]]] = {}
-    for above, clock, upper, t, value in kept.drop("bin").iter_rows():
-        points = found.setdefault((above, clock), ([], []))[0 if upper else 1]
-        points.append((float(t - origin), float(value)))
-    return {
-        edge: Bounds(origin, tuple(upper), tuple(lower))
-        for edge, (upper, lower) in found.items()
-        if upper and lower
-    }
-
-
-def _joined(sides: pl.LazyFrame, messages: pl.DataFrame) -> list[AbstractSet[int]]:
-    """Sets of clocks that bound one another: of groups, and of messages that went both ways."""
-    groups = (
-        sides.filter(pl.col("end").is_not_null())
-        .group_by("stream")
-        .agg(pl.col("clock").unique().sort())
-        .filter(pl.col("clock").list.len() > 1)
-        .sort("stream")
-        .collect()
-    )
-    ways = set(messages.select("first", "second").unique().iter_rows())
-    both = sorted(way for way in ways if way[::-1] in ways)
-    return list(dict.fromkeys(map(frozenset, [*groups["clock"].to_list(), *both])))
+    return realign(trace, place(trace.clocks, trace.processes, _met(trace), _ways(trace)))
 
 
 def _clock_of(trace: JobTrace) -> pl.LazyFrame:
@@ -354,39 +270,64 @@ def _clock_of(trace: JobTrace) -> pl.LazyFrame:
     )
 
 
-def _sides_of_collectives(trace: JobTrace) -> pl.LazyFrame:
-    """Per exchange and clock the last ``begin`` and the first ``end`` of those that none leaves
-    before everybody came; ``stream`` numbers their groups and backends.
+def _spans(time: str, keys: Sequence[str], count: pl.Expr) -> pl.Expr:
+    """The number of one of so many equal spans of the time that those of some keys take."""
+    passed = pl.col(time) - pl.col(time).min().over(keys)
+    return passed * count // (passed.max().over(keys) + 1)
+
+
+def _met(trace: JobTrace) -> list[Met]:
+    """Collectives that none leaves before everybody came: of each span of time, for each clock that
+    in which its processes were inside for the shortest time, which bounds the others' sharply.
     """
     calls = (
         trace.calls.lazy().with_row_index("call").filter(pl.col("op").is_in(JOINING)).select("call")
     )
-    found = (
+    sides = (
         Exchanges(trace)
         .collective_operations()
-        .rename({"_exchange": "exchange", "_stream": "stream"})
         .join(calls, on="call", how="semi")
+        .filter(pl.col("end_ns").is_not_null() & pl.col("error").is_null())
         .join(_clock_of(trace), on="process")
-        .group_by("exchange", "clock")
-        .agg(
-            pl.col("stream").first(),
-            pl.col("begin_ns").max().alias("begin"),
-            pl.col("end_ns").filter(pl.col("error").is_null()).min().alias("end"),
-        )
+        .group_by("_exchange", "clock")
+        .agg(pl.col("_stream").first(), begin=pl.col("begin_ns").max(), end=pl.col("end_ns").min())
+        .filter(pl.len().over("_exchange") > 1)
+        .collect()
     )
-    return found.collect().lazy()
+    count = MOST_MET // pl.col("clock").n_unique().over("_stream")
+    spans = sides.with_columns(_span=_spans("begin", ["_stream", "clock"], count))
+    inside = pl.col("end") - pl.col("begin")
+    chosen = spans.group_by("_stream", "clock", "_span").agg(
+        pl.col("_exchange").sort_by(inside, "_exchange").first()
+    )
+    kept = sides.join(chosen, on="_exchange", how="semi").sort("_exchange", "clock")
+    found: dict[int, Met] = {}
+    for exchange, clock, stream, begin, end in kept.iter_rows():
+        found.setdefault(exchange, (stream, {}))[1][clock] = (begin, end)
+    return list(found.values())
 
 
-def _messages(trace: JobTrace) -> pl.DataFrame:
-    """Messages between clocks: a send (``begin``) began before its receive ended (``end``)."""
+def _ways(trace: JobTrace) -> Ways:
+    """Messages between clocks: a send began before its receive ended. Of each span of time that
+    which took the shortest time.
+    """
     clocks = _clock_of(trace)
-    return (
+    keys = ["first", "second"]
+    rows = (
         Exchanges(trace)
         .messages.lazy()
         .filter(pl.col("recv_end_ns").is_not_null() & pl.col("recv_error").is_null())
         .join(clocks.rename({"process": "send_process", "clock": "first"}), on="send_process")
         .join(clocks.rename({"process": "recv_process", "clock": "second"}), on="recv_process")
         .filter(pl.col("first") != pl.col("second"))
-        .select("first", "second", begin="send_begin_ns", end="recv_end_ns")
+        .select(*keys, t="send_begin_ns", bound=pl.col("recv_end_ns") - pl.col("send_begin_ns"))
+        .with_columns(_span=_spans("t", keys, pl.lit(MOST_MET)))
+        .group_by(*keys, "_span")
+        .agg(pl.col("t", "bound").sort_by("bound", "t").first())
+        .sort(*keys, "t")
         .collect()
     )
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for first, second, _, t, bound in rows.iter_rows():
+        found.setdefault((first, second), []).append((t, bound))
+    return found

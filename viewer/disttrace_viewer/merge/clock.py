@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import ge, le
 from typing import Any
@@ -138,32 +138,39 @@ class ClockLine:
     error_ns: float
 
 
-Tree = Sequence[tuple[int, int]]
-"""(placed clock, clock that is placed by it), outwards."""
+Side = tuple[int, int]
+"""Of one clock in a collective the last begin and the first end, unix ns."""
+Met = tuple[Hashable, Mapping[int, Side]]
+"""The stream of a collective, and its sides by clock."""
+Ways = Mapping[tuple[int, int], Sequence[tuple[int, int]]]
+"""By the clocks of a sender and a receiver: begins of sends, and how much later receives ended."""
+Edge = tuple[int, int]
+"""Placed clock, and the clock that is placed by it."""
 
 
 def place(
-    clocks: Sequence[Clock],
-    processes: Sequence[Process],
-    joined: Sequence[AbstractSet[int]],
-    bounds_of: Callable[[Tree], Mapping[tuple[int, int], Bounds]],
+    clocks: Sequence[Clock], processes: Sequence[Process], met: Iterable[Met], ways: Ways
 ) -> tuple[Clock, ...]:
-    """The clocks set right. ``joined``: sets of clocks that bound one another; ``bounds_of``: the
-    bounds of the edges of a tree whose clocks exchanged both ways.
-    """
+    """The clocks set right, by what their processes met in."""
     used = sorted({p.clock for p in processes})
     if len(used) < 2:
         return tuple(clocks)
+    met = [(stream, sides) for stream, sides in met if len(sides) > 1]
+    streams: dict[Hashable, set[int]] = {}
+    for stream, sides in met:
+        streams.setdefault(stream, set()).update(sides)
+    both = {frozenset(way) for way in ways if way[::-1] in ways}
+    joined = sorted({frozenset(of_stream) for of_stream in streams.values()} | both, key=sorted)
     root = _reference(processes)
     found = list(clocks)
-    rejected: set[tuple[int, int]] = set()
+    rejected: set[Edge] = set()
     # Two that a third one places may be apart by the errors of both.
     pairs = {(min(met), max(met)) for met in joined if len(met) == 2}
     pairs |= set(itertools.combinations(used, 2)) if len(used) <= _FEW else set()
     while True:
         edges = _tree(root, joined, rejected)
         others = pairs - {(min(edge), max(edge)) for edge in edges}
-        bounds = bounds_of([*edges, *sorted(others)])
+        bounds = _bounds([*edges, *sorted(others)], met, ways)
         unmet = {edge for edge in edges if edge not in bounds}
         if not unmet - rejected:
             break
@@ -183,6 +190,27 @@ def place(
         error = max(found[clock].error_ns, UNMET_NS)
         found[clock] = dataclasses.replace(found[clock], error_ns=error)
     return tuple(found)
+
+
+def _bounds(edges: Iterable[Edge], met: Sequence[Met], ways: Ways) -> dict[Edge, Bounds]:
+    """Bounds of the edges whose clocks exchanged both ways."""
+    found = {}
+    for above, clock in edges:
+        upper = [(t + bound, bound) for t, bound in ways.get((above, clock), ())]
+        lower = [(t, -bound) for t, bound in ways.get((clock, above), ())]
+        for _, sides in met:
+            if above in sides and clock in sides:
+                (begin_above, end_above), (begin, end) = sides[above], sides[clock]
+                upper.append((end, end - begin_above))
+                lower.append((begin, begin - end_above))
+        if upper and lower:
+            origin = min(t for t, _ in (*upper, *lower))
+            points = (
+                tuple((float(t - origin), float(bound)) for t, bound in side)
+                for side in (upper, lower)
+            )
+            found[above, clock] = Bounds(origin, *points)
+    return found
 
 
 def _left(
@@ -315,10 +343,6 @@ def _hull(
 
 Meeting = tuple[str | None, int, "str | int | None", "int | None"]
 """A stream of exchanges: (None, group, backend, None), or side of a message, group, peer, tag."""
-Side = tuple[int, int]
-"""Of one clock in an exchange the last begin and the first end, unix ns."""
-Met = tuple[int, int, list[list[Any]]]
-"""Process, what is to be added to its times, and the rows of its state."""
 
 
 def meeting_of(call: Mapping[str, Any]) -> Meeting | None:
@@ -338,10 +362,11 @@ def aligned(
     processes: Sequence[Process],
     group_index: Mapping[tuple[int, int], int],
     groups: Sequence[Group],
-    met: Iterable[Met],
+    met: Sequence[tuple[int, int, list[list[Any]]]],
 ) -> tuple[Clock, ...]:
-    """The clocks of processes, set right by what their members met in."""
-    met = tuple(met)
+    """The clocks of processes, set right by what their members met in: process, what is to be added
+    to its times, and the rows of its state.
+    """
     if not met or len({process.clock for process in processes}) < 2:
         return tuple(clocks)
     rank_of = {
@@ -365,36 +390,9 @@ def aligned(
                     sent[group, own, of, tag, seq] = (clock, begin)
                 else:
                     received.append(((group, of, own, tag, seq), clock, end))
-    between = {key: here for key, here in sides.items() if len(here) > 1}
-    streams: dict[tuple[object, ...], set[int]] = {}
-    for key, here in between.items():
-        streams.setdefault(key[:2], set()).update(here)
-    joined = {frozenset(of_stream) for of_stream in streams.values()}
-    ways: dict[tuple[int, int], list[Point]] = {}
+    ways: dict[Edge, list[tuple[int, int]]] = {}
     for key, clock, end in received:
         first = sent.get(key)
         if first is not None and first[0] != clock:
-            ways.setdefault((first[0], clock), []).append((float(first[1]), float(end - first[1])))
-    joined |= {frozenset(way) for way in ways if way[::-1] in ways}
-
-    def bounds_of(tree: Tree) -> dict[tuple[int, int], Bounds]:
-        found = {}
-        for above, clock in tree:
-            upper = [(t + bound, bound) for t, bound in ways.get((above, clock), ())]
-            lower = [(t, -bound) for t, bound in ways.get((clock, above), ())]
-            for here in between.values():
-                if above in here and clock in here:
-                    (begin_above, end_above), (begin, end) = here[above], here[clock]
-                    upper.append((float(end), float(end - begin_above)))
-                    lower.append((float(begin), float(begin - end_above)))
-            if upper and lower:
-                origin = round(min(t for t, _ in (*upper, *lower)))
-                found[above, clock] = Bounds(
-                    origin,
-                    tuple((t - origin, bound) for t, bound in upper),
-                    tuple((t - origin, bound) for t, bound in lower),
-                )
-        return found
-
-    order = sorted((one for one in joined if len(one) > 1), key=sorted)
-    return place(clocks, processes, order, bounds_of)
+            ways.setdefault((first[0], clock), []).append((first[1], end - first[1]))
+    return place(clocks, processes, [(key[:2], here) for key, here in sides.items()], ways)

@@ -15,7 +15,7 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge import jobs as launching
 from disttrace_viewer.merge import processes as processing
 from disttrace_viewer.merge import tables
-from disttrace_viewer.merge.clock import Met, aligned, moved_definitions, to_unix
+from disttrace_viewer.merge.clock import aligned, moved_definitions, to_unix
 from disttrace_viewer.merge.store_servers import Life, places_of, until_restarts
 from disttrace_viewer.trace.model import Group, JobTrace, LaunchedJob, Place, Store
 from disttrace_viewer.trace.process import Clock, Process
@@ -69,7 +69,7 @@ def surveyed(
     sources: list[str] = []
     modified: list[int] = []
     orphans: list[int] = []
-    met: list[Met] = []
+    met: list[tuple[int, int, Meetings]] = []
     for place in range(count):
         journal, meetings = opened(place)
         process = processing.process_of(place, journal, clock_places, clocks)
