@@ -33,8 +33,12 @@ _UNDEFINED = -1
 """Number of a call that no definition describes."""
 
 
-def _nulls(name: str, count: int) -> pl.Series:
-    return pl.select(pl.repeat(None, count, dtype=pl.UInt32).alias(name)).to_series()
+def _numbers(rows: pl.DataFrame, number: Callable[..., int]) -> pl.Series:
+    """What ``number`` gives for each row; null where a value is."""
+    distinct = rows.drop_nulls().unique(maintain_order=True)
+    found = pl.Series("_number", map(number, *distinct.iter_columns()), dtype=pl.UInt32)
+    numbered = distinct.with_columns(found)
+    return rows.join(numbered, on=rows.columns, how="left", maintain_order="left")["_number"]
 
 
 Progress = Callable[[int, int], None]
@@ -203,8 +207,8 @@ class _Reading:
         frame = raw.with_columns(
             begin_ns=pl.col("t") + bases.gather(raw["process"]),
             call=self._call_rows(raw),
-            key=self._numbers_of(raw["k"]),
-            error=self._error_numbers(raw),
+            key=_numbers(raw.select("k"), self._key),
+            error=_numbers(raw.select("process", "x"), self._error),
         )
         begin = pl.col("begin_ns")
         refused = pl.col("f").fill_null(0) != 0
@@ -237,24 +241,17 @@ class _Reading:
 
     def _call_rows(self, raw: pl.DataFrame) -> pl.Series:
         """Rows of the calls table; ``unknown`` ones where no definition is there."""
-        calls = raw.select("process", "s").join(
+        known = raw.select("process", "s").join(
             self._rows, on=["process", "s"], how="left", maintain_order="left"
         )["call"]
-        rich = (
-            raw.select("process", "s", "a").with_row_index("row").filter(pl.col("a").is_not_null())
-        )
-        if rich.height:
-            rows = [
-                self._call(process, call, override)
-                for process, call, override in rich.select("process", "s", "a").iter_rows()
-            ]
-            calls = calls.scatter(rich["row"], pl.Series(rows, dtype=pl.UInt32))
+        rich = _numbers(raw.select("process", "s", "a"), self._call)
+        calls = rich.zip_with(rich.is_not_null(), known)
         if calls.null_count():
-            missing = calls.is_null()
-            processes = raw["process"].filter(missing)
-            rows = [self._call(p, _UNDEFINED, "{}") for p in processes.to_list()]
-            calls = calls.scatter(missing.arg_true(), pl.Series(rows, dtype=pl.UInt32))
-            for process, count in processes.value_counts(sort=True).iter_rows():
+            missing = raw.select(pl.when(calls.is_null()).then("process"))
+            unknown = _numbers(missing, lambda process: self._call(process, _UNDEFINED, "{}"))
+            calls = calls.zip_with(calls.is_not_null(), unknown)
+            counts = missing["process"].drop_nulls().value_counts(sort=True)
+            for process, count in counts.iter_rows():
                 if self._survey.journals[process].definitions.process:
                     self._problem(
                         process,
@@ -262,33 +259,20 @@ class _Reading:
                         f"{plural(count, 'operation')} of calls that are not defined: shown"
                         " without name and place.",
                     )
-        return calls.alias("call")
+        return calls
 
-    def _numbers_of(self, keys: pl.Series) -> pl.Series:
-        distinct = keys.drop_nulls().unique(maintain_order=True)
-        for key in distinct.to_list():
-            if key not in self._key_numbers:
-                self._key_numbers[key] = len(self.keys)
-                many = key.startswith(segments.LIST_MARK)
-                parts = orjson.loads(key[len(segments.LIST_MARK) :]) if many else (key,)
-                shown = tuple(plain(shortened(part, LONGEST["key"])) for part in parts)
-                self.keys.append(Key(shown, many=many))
-        if not len(distinct):
-            return _nulls("key", len(keys))
-        numbers = pl.Series([self._key_numbers[key] for key in distinct.to_list()], dtype=pl.UInt32)
-        table = pl.DataFrame({"k": distinct, "key": numbers})
-        return keys.to_frame("k").join(table, on="k", how="left", maintain_order="left")["key"]
+    def _key(self, key: str) -> int:
+        if key not in self._key_numbers:
+            self._key_numbers[key] = len(self.keys)
+            many = key.startswith(segments.LIST_MARK)
+            parts = orjson.loads(key[len(segments.LIST_MARK) :]) if many else (key,)
+            shown = tuple(plain(shortened(part, LONGEST["key"])) for part in parts)
+            self.keys.append(Key(shown, many=many))
+        return self._key_numbers[key]
 
-    def _error_numbers(self, raw: pl.DataFrame) -> pl.Series:
-        failed = raw.select("process", "x").with_row_index("row").filter(pl.col("x").is_not_null())
-        numbers = []
-        for process, string in failed.select("process", "x").iter_rows():
-            text = self._survey.journals[process].definitions.string(string) or "?"
-            numbers.append(self.errors.setdefault(text, len(self.errors)))
-        found = _nulls("error", raw.height)
-        if numbers:
-            found = found.scatter(failed["row"], pl.Series(numbers, dtype=pl.UInt32))
-        return found.alias("error")
+    def _error(self, process: int, string: int) -> int:
+        text = self._survey.journals[process].definitions.string(string) or "?"
+        return self.errors.setdefault(text, len(self.errors))
 
     def _batches(self) -> Iterator[Batch]:
         """Of every segment, in order."""

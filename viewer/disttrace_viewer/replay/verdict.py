@@ -1,10 +1,11 @@
 """Whether a job would have hung, had nothing been let pass: judged by the rules for journals.
 
-The journals are cut, in memory, where a replay stands, as they would be had the job stood there.
+States are made of what journals hold up to where a replay stands, as if the job stood there.
 """
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -16,8 +17,6 @@ from disttrace_viewer.analysis import liveness
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.findings.finding import ERROR, RuleFinding
-from disttrace_viewer.load import files
-from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.journals import Journal, gather
@@ -25,6 +24,8 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.replay.sequences import ISSUE, WAIT, Action, Key, Script, Step, lines
 from disttrace_viewer.replay.sequences import script as script_of
+from disttrace_viewer.states.reduce import reduce, state_of
+from disttrace_viewer.states.state import Merged, merge
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.trace.values import dataclass, field, replace
 from disttrace_viewer.wording.sentences import REPLAYED
@@ -68,15 +69,13 @@ def _would_hang(
     index: Mapping[str, int],
     stall_ns: int,
 ) -> tuple[RuleFinding, ...]:
-    """The errors of the journals that are cut, with the numbers in ``index`` for processes."""
-    journals, alive = _cut(scripts, standing)
+    """The errors of the states that are cut, with the numbers in ``index`` for processes."""
+    states, alive = _cut(scripts, standing)
 
     def look(process: Process) -> liveness.Observation:
         return liveness.Observation(True) if process.id in alive else liveness.GONE
 
-    found = job.judged(
-        journals, choose=lambda jobs: [one.id for one in jobs], stall_ns=stall_ns, look=look
-    )
+    found = job.judged([], local=states, stall_ns=stall_ns, look=look)
     at = [index[one.id] for one in found.case.trace.processes]
     ops = [step.action for stands in standing.values() for step in stands.at.values()]
     ops += [action for stands in standing.values() for action in stands.awaited]
@@ -101,10 +100,8 @@ def _would_hang(
     )
 
 
-def _cut(
-    scripts: Sequence[Script], standing: Mapping[int, Standing]
-) -> tuple[list[Files], set[str]]:
-    """The journals, in memory, and the ids of those processes that stand or wait for such."""
+def _cut(scripts: Sequence[Script], standing: Mapping[int, Standing]) -> tuple[Merged, set[str]]:
+    """The states of all, and the ids of those processes that stand or wait for such."""
     stuck = {scripts[index].journal.id for index in standing}
     parents = {one.journal.id: one.journal.definitions.process.get("parent") for one in scripts}
     above: set[str] = set()
@@ -118,10 +115,19 @@ def _cut(
     found = []
     for one in scripts:
         if one.journal.id in stuck or one.journal.id in above:
-            found.append(_held(one.journal, _shortened(one, standing, at_ns)))
+            kept = _shortened(one, standing, at_ns).values()
+            found.append(state_of(_unended(one.journal), (b"\n".join((*of, b"")) for of in kept)))
         else:
-            found.append(one.journal.files)
-    return found, stuck | above
+            found.append(reduce(one.journal.files, history=True))
+    return merge(state for state in found if state is not None), stuck | above
+
+
+def _unended(journal: Journal) -> Journal:
+    """The journal without what its definitions hold of ends: its own, and of those it started."""
+    definitions = copy.copy(journal.definitions)
+    started = [one for one in definitions.listed["worker"] if one.get("event") == "started"]
+    definitions.listed = {**definitions.listed, **{kind: [] for kind in _ENDS}, "worker": started}
+    return replace(journal, definitions=definitions)
 
 
 def _shortened(
@@ -167,27 +173,6 @@ def _of(record: Mapping[str, Any], threads: dict[int, int]) -> tuple[int, int]:
         return -1, record.get("h", 0)
     number = next((record[key] for key in ("e", "i", "w", "c", "o", "l") if key in record), -1)
     return number, threads.get(number, -1)
-
-
-def _held(journal: Journal, segments: Mapping[int, list[bytes]]) -> Files:
-    """A journal in memory, with the definitions of what has not ended."""
-    base = f"{journal.files.base}#replayed"
-    definitions = []
-    if journal.files.definitions is not None:
-        data = texts.read(journal.files.definitions, Problems()).data
-        for line in data.splitlines():
-            record = json_object(line) or {}
-            kind = record.get("def")
-            if kind in _ENDS or (kind == "worker" and record.get("event") != "started"):
-                continue
-            definitions.append(line)
-    found = Files(base, f"{base}.definitions")
-    files.hold(found.definitions or "", b"\n".join((*definitions, b"")), journal.modified_ns)
-    for number, kept in segments.items():
-        path = f"{base}.{number}"
-        files.hold(path, b"\n".join((*kept, b"")), journal.modified_ns)
-        found.segments[number] = path
-    return found
 
 
 def _hint(ops: Set[tuple[str, str | None]], *, on_device: bool) -> str:

@@ -12,7 +12,7 @@ the begins stand that were in flight when it was opened.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import disttrace.journal.format as fmt
@@ -68,6 +68,16 @@ def reduce(files: Files, *, window: int | None = None, history: bool = False) ->
             for piece in _tail(path, length, window, problems):
                 reading.take(piece)
     return _state(journal, reading, problems, read=read, size=size)
+
+
+def state_of(journal: Journal, pieces: Iterable[bytes]) -> State:
+    """The state of a process of which segments hold these pieces; with its collectives."""
+    problems = Problems()
+    name_gaps(journal, problems)
+    reading = Reading(journal.definitions, history={})
+    for piece in pieces:
+        reading.take(piece)
+    return _state(journal, reading, problems, read=0, size=0)
 
 
 def _whole(path: str, problems: Problems) -> Iterator[bytes]:
