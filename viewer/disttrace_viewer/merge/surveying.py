@@ -121,21 +121,9 @@ def _groups(
     for number, record in journal.definitions.numbered["group"].items():
         own = stores.get(record.get("store", -1))
         t = record.get("t")
-        yield tables.Seen(
-            process=process.index,
-            number=number,
-            name=record.get("name") or "",
-            desc=record.get("desc") or None,
-            type=record.get("type") or None,
-            backends=record.get("backends") or {},
-            base=None if own is None else own.base,
-            prefix=() if own is None else own.prefix,
-            default=record.get("default", False),
-            t_ns=None if t is None else to_unix(clock, process.t0 + t),
-            timeout_ns=record.get("timeout"),
-            partial=record.get("partial", False),
-            **{key: record.get(key) for key in ("ranks", "rank", "size", "nth")},
-        )
+        base, prefix = (None, ()) if own is None else (own.base, own.prefix)
+        t_ns = None if t is None else to_unix(clock, process.t0 + t)
+        yield tables.Seen(process.index, number, record, base, prefix, t_ns)
 
 
 def life_of(process: Process, journal: Journal, clock: Clock) -> Life:

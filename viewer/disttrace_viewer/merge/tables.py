@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import orjson
 
@@ -186,27 +186,20 @@ def _json(value: object) -> str | None:
     return None if value is None else orjson.dumps(value).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """A group as one process defined it."""
 
     process: int
     number: int
-    name: str
-    desc: str | None
-    type: str | None
-    backends: Mapping[str, str]
-    ranks: tuple[int, ...] | None
-    rank: int | None
-    size: int | None
+    record: Record
     base: int | None
     """The store at the bottom of the chain of prefixes of its own, as ``places`` have it."""
     prefix: tuple[str | None, ...]
-    nth: int | None
-    default: bool
     t_ns: int | None
-    timeout_ns: int | None = None
-    partial: bool = False
+
+    @property
+    def ranks(self) -> tuple[int, ...] | None:
+        return self.record.get("ranks")
 
 
 def merge_groups(
@@ -227,11 +220,12 @@ def merge_groups(
     count: dict[Hashable, int] = {}
     for item in seen:
         if item.base is not None and None not in item.prefix:
-            key: Hashable = ("met", places.get(item.base, ""), item.prefix, item.nth)
+            key: Hashable = ("met", places.get(item.base, ""), item.prefix, item.record.get("nth"))
         else:
-            named = (item.process, item.name, item.ranks or item.size)
+            name = item.record.get("name") or ""
+            named = (item.process, name, item.ranks or item.record.get("size"))
             count[named] = count.get(named, 0) + 1
-            key = ("named", circles[item.process], item.name, count[named])
+            key = ("named", circles[item.process], name, count[named])
         buckets.setdefault(key, []).append(item)
     groups: list[Group] = []
     firsts: list[tuple[int, int]] = []
@@ -298,22 +292,27 @@ def _by_members(bucket: Sequence[Seen]) -> list[list[Seen]]:
         found.setdefault(items[0].ranks, []).extend(items)
     for item in bucket:
         if item.ranks is None:
-            sized = [k for k in found if isinstance(k, tuple) and len(k) == item.size]
-            found.setdefault(sized[0] if len(sized) == 1 else item.size, []).append(item)
+            size = item.record.get("size")
+            sized = [k for k in found if isinstance(k, tuple) and len(k) == size]
+            found.setdefault(sized[0] if len(sized) == 1 else size, []).append(item)
     return list(found.values())
 
 
 def _group(index: int, seen: Sequence[Seen], places: Mapping[int, str]) -> tuple[Group, Seen]:
     first = next((s for s in seen if s.ranks is not None), seen[0])
-    ordered = sorted(seen, key=lambda s: (s.rank is None, s.rank or 0, s.process))
+    record, records = first.record, [s.record for s in seen]
+    members = [
+        Member(s.process, s.number, s.record.get("rank"), s.t_ns, s.record.get("desc") or None)
+        for s in seen
+    ]
+    members.sort(key=lambda one: (one.rank is None, one.rank or 0, one.process))
     group = Group(
-        id="", index=index, name=first.name, desc=first.desc, type=first.type,
-        backends=first.backends, ranks=first.ranks, size=first.size,
-        default=any(s.default for s in seen),
+        id="", index=index, name=record.get("name") or "", desc=record.get("desc") or None,
+        type=record.get("type") or None, backends=record.get("backends") or {}, ranks=first.ranks,
+        size=record.get("size"), default=any(r.get("default", False) for r in records),
         place=None if first.base is None else places.get(first.base, ""),
-        prefix=first.prefix,
-        members=tuple(Member(s.process, s.number, s.rank, s.t_ns, s.desc) for s in ordered),
-        timeout_ns=next((s.timeout_ns for s in seen if s.timeout_ns), None),
-        partial=any(s.partial for s in seen),
+        prefix=first.prefix, members=tuple(members),
+        timeout_ns=next((ns for r in records if (ns := r.get("timeout"))), None),
+        partial=any(r.get("partial", False) for r in records),
     )  # fmt: skip
     return group, first
