@@ -162,25 +162,8 @@ class Schedule:
     @property
     def _windows(self) -> pl.LazyFrame:
         """``kind``, ``exchange``, ``window`` and ``_leads`` of the exchanges in windows."""
-        ends = pl.col("send_number").is_not_null().cast(pl.UInt32) + pl.col(
-            "recv_number"
-        ).is_not_null().cast(pl.UInt32)
-        exchanges = self.waits.exchanges
-        kinds = (
-            ("collective", exchanges.collectives.lazy(), "exchange", pl.col("arrived")),
-            ("message", exchanges.messages.lazy(), "message", ends),
-        )
-        every = pl.concat(
-            [
-                table.select(
-                    pl.lit(kind).alias("kind"),
-                    pl.col(number).cast(pl.UInt32).alias("exchange"),
-                    "first_ns",
-                    count.cast(pl.Int64).alias("_count"),
-                )
-                for kind, table, number, count in kinds
-            ]
-        )
+        every = self.waits.parts.lazy().group_by("kind", "exchange")
+        every = every.agg(first_ns=pl.col("begin_ns").min(), _count=pl.len().cast(pl.Int64))
         size, stride = MOST_OPERATIONS // WINDOWS, self.waits.parts.height // WINDOWS
         place = pl.col("_count").cum_sum() - pl.col("_count")
         low, high = pl.lit(self.waits.from_ns, pl.Int64), pl.lit(self.waits.to_ns, pl.Int64)
