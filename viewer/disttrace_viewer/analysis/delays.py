@@ -59,18 +59,17 @@ def own_delays(exchanges: Exchanges) -> pl.LazyFrame:
     found = [_of_collectives(exchanges, 1), _of_messages(exchanges, 1)]
     names = {"first_ns": "begin_ns", "delay": "delay_ns"}
     rows = [one.with_columns(pl.col("delay").cast(pl.Int64)) for one in found]
-    late = pl.concat([one.select("process", "call", *names, _CAUSED) for one in rows])
+    late = pl.concat([one.select("process", "call", *names, caused_ns=_CAUSED) for one in rows])
     return late.lazy().filter(pl.col("delay") > 0).rename(names)
 
 
-_CAUSED = pl.min_horizontal(
-    pl.col("_waited").list.sum(), pl.col("delay") * pl.col("others").list.len()
-).alias("caused_ns")
+_CAUSED = pl.col("delay") * pl.col("others").list.len()
+"""What the others waited for it; how long for it alone is not known where several are late."""
 
 
 def _of_collectives(exchanges: Exchanges, least_ns: int) -> pl.DataFrame:
-    """By exchange and process that came later than the others, by ``least_ns`` or more: ``exchange
-    process call first_ns delay``, ``_waited`` (how long each of the others did) and ``others``."""
+    """By exchange and process that came later than the others, by ``least_ns`` or more: ``process
+    call first_ns delay`` and ``others``."""
     table = exchanges.collectives
     late = table.filter(
         (pl.col("arrived") > 1) & (pl.col("last_ns") - pl.col("first_ns") >= least_ns)
@@ -120,24 +119,16 @@ def _own(parts: pl.LazyFrame, least_ns: int, usual_ns: pl.Expr, gap_ns: pl.Expr)
     usual = parts.group_by("exchange").agg(_usual_ns=usual_ns, _usual_gap_ns=gap_ns)
     behind = pl.col("begin_ns") - pl.col("_usual_ns")
     parts = parts.join(usual, on="exchange")
-    # Those who came in time are the others; how long they waited for this one alone is not known
-    # where several are late: its own delay, at most.
-    in_time = (
-        parts.filter(behind < least_ns)
-        .group_by("exchange")
-        .agg(pl.col("process").alias("others"), pl.len().alias("_in_time"))
-    )
+    in_time = parts.filter(behind < least_ns).group_by("exchange").agg(others="process")
     delays = (
         parts.filter(behind >= least_ns)
         .join(in_time, on="exchange")
         .select(
-            "exchange",
             "process",
             "call",
-            pl.col("begin_ns").alias("first_ns"),
-            pl.min_horizontal(behind, pl.col("_gap") - pl.col("_usual_gap_ns")).alias("delay"),
-            pl.concat_list((behind * pl.col("_in_time")).cast(pl.Int64)).alias("_waited"),
             "others",
+            first_ns="begin_ns",
+            delay=pl.min_horizontal(behind, pl.col("_gap") - pl.col("_usual_gap_ns")),
         )
         .drop_nulls("delay")
     )
@@ -265,42 +256,25 @@ def _sites(trace: JobTrace, delays: pl.DataFrame) -> list[Late]:
     )
     first, last = every["begin_ns"].min(), every["begin_ns"].max()
     between = last - first if isinstance(first, int) and isinstance(last, int) else span
-    late = (
-        delays.lazy()
-        .filter(pl.col("delay") >= LEAST_NS)
-        .with_columns(
-            pl.col("_waited").list.sum().alias("_waited_sum"),
-            (pl.col("delay") * pl.col("others").list.len()).alias("_most"),
-        )
-        .join(
-            every.lazy().select(
-                "process", "call", "stack", "_turn", "_part", pl.col("begin_ns").alias("first_ns")
-            ),
-            on=["process", "call", "first_ns"],
-        )
-    )
+    of = every.lazy().rename({"begin_ns": "first_ns"}).drop("number", "_row")
+    late = delays.lazy().filter(pl.col("delay") >= LEAST_NS)
+    late = late.join(of, on=["process", "call", "first_ns"])
     found: dict[tuple[int, int | None], Late] = {}
     tables = [_of_line(late, every.lazy(), by, span) for by in (["stack"], ["call"], _IN_A_ROW)]
     tables.append(_costly(late, every.lazy(), between))
     for table in tables:
-        for row in table.iter_rows(named=True):
-            key = (row["process"], row["stack"])
-            delay = Late(
-                process=row["process"],
-                call=trace.call(row["call"]),
-                first_ns=row["first_ns"],
-                times=row["times"],
-                of=row["of"],
-                median_ns=row["median"],
-                total_ns=row["total"],
-                waited_ns=row["waited"],
-                others=tuple(row["others"]),
-            )
+        for stack, call, others, *values in table.select(*_LATE).iter_rows():
+            delay = Late(trace.call(call), tuple(others), *values)
+            key = (delay.process, stack)
             if key not in found or (_usual(delay) and not _usual(found[key])):
                 found[key] = delay
     return list(found.values())
 
 
+_LATE = (
+    *("stack", "call", "others", "process", "first_ns", "times", "of"),
+    *("median_ns", "total_ns", "waited_ns"),
+)
 _IN_A_ROW = ["stack", "_turn"]
 
 
@@ -310,7 +284,7 @@ def _usual(delay: Late) -> bool:
 
 def _of_line(late: pl.LazyFrame, every: pl.LazyFrame, by: list[str], span: int) -> pl.DataFrame:
     """Lates of each process that count, by columns that tell which calls belong together."""
-    times, total = pl.col("times"), pl.col("total")
+    times, total = pl.col("times"), pl.col("total_ns")
     of_line = pl.lit(by == ["stack"])
     # Of a line: a call is of one process only, and any other that is late is late at the line.
     alone = of_line & (times >= SHARE_OF_SITE * times.sum().over(by))
@@ -323,7 +297,7 @@ def _costly(late: pl.LazyFrame, every: pl.LazyFrame, between: int) -> pl.DataFra
     """Long delays of each process at a line, where almost all that was lost there was lost by them:
     a busy machine makes the others late now and then too, but not for as long.
     """
-    times, total = pl.col("times"), pl.col("total")
+    times, total = pl.col("times"), pl.col("total_ns")
     long = late.filter(pl.col("delay") >= LONG_NS)
     lost = late.group_by("stack").agg(pl.col("delay").sum().alias("_lost"))
     return (
@@ -354,9 +328,9 @@ def _summed(late: pl.LazyFrame, every: pl.LazyFrame, by: list[str]) -> pl.LazyFr
             pl.col("delay").filter(part > STARTING).sum().alias("_later"),
             (part.max() - part.min()).alias("_lasting"),
             pl.len().alias("times"),
-            pl.col("delay").median().alias("median"),
-            pl.col("delay").sum().alias("total"),
-            pl.min_horizontal("_waited_sum", "_most").sum().alias("waited"),
+            pl.col("delay").median().alias("median_ns"),
+            pl.col("delay").sum().alias("total_ns"),
+            _CAUSED.sum().alias("waited_ns"),
             pl.col("others").explode().unique().sort(),
         )
         .join(
@@ -368,7 +342,8 @@ def _summed(late: pl.LazyFrame, every: pl.LazyFrame, by: list[str]) -> pl.LazyFr
             nulls_equal=True,
         )
         .filter(
-            (2 * pl.col("_later") >= pl.col("total")) & (2 * pl.col("_lasting") >= pl.col("_whole"))
+            (2 * pl.col("_later") >= pl.col("total_ns"))
+            & (2 * pl.col("_lasting") >= pl.col("_whole"))
         )
-        .sort("total", "process", *by, descending=[True, False, *(False for _ in by)])
+        .sort("total_ns", "process", *by, descending=[True, False, *(False for _ in by)])
     )

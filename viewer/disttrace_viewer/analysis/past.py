@@ -32,9 +32,10 @@ class Joined(NamedTuple):
 class Late(NamedTuple):
     """One process that is late at one line again and again, in collectives or with messages."""
 
-    process: int
     call: Call
     """A call of its at that line."""
+    others: tuple[int, ...]
+    process: int
     first_ns: int
     times: int
     of: int
@@ -44,7 +45,6 @@ class Late(NamedTuple):
     """By how much it held up others, summed over exchanges."""
     waited_ns: int
     """Time that others waited for it, summed over all of them."""
-    others: tuple[int, ...]
     kind: str = "straggler"
     """Or ``late_sender``."""
     group: str | None = None
