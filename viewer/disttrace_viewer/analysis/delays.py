@@ -162,13 +162,9 @@ def _held(trace: JobTrace, parts: pl.LazyFrame) -> pl.LazyFrame:
     """
     calls = trace.calls.lazy().with_row_index("call")
     unseen = (pl.col("origin") == "c++") | pl.col("backend").is_in(sorted(ON_DEVICE))
-    times = trace.operations.lazy().select(
-        "process", "number", "issued_ns", "wait_begin_ns", "asked"
-    )
     blocks = pl.col("issued_ns").is_null() | unseen.fill_null(value=False) | pl.col("asked")
     return (
-        parts.join(times, on=["process", "number"], how="left")
-        .join(calls.select("call", "origin", "backend"), on="call", how="left")
+        parts.join(calls.select("call", "origin", "backend"), on="call", how="left")
         .with_columns(
             held_ns=pl.when(pl.col("wait_begin_ns").is_not_null())
             .then(pl.col("begin_ns") + pl.col("wait_begin_ns") - pl.col("issued_ns"))
@@ -176,7 +172,7 @@ def _held(trace: JobTrace, parts: pl.LazyFrame) -> pl.LazyFrame:
             .then("begin_ns")
             .otherwise("last_ns")
         )
-        .drop("issued_ns", "wait_begin_ns", "asked", "origin", "backend")
+        .drop("origin", "backend")
     )
 
 

@@ -127,24 +127,23 @@ class Exchanges:
 
     def message_ends(self) -> pl.LazyFrame:
         """One row per end of a message that was seen: ``exchange`` (its row of ``messages``),
-        ``side`` (``send`` or ``recv``), ``group process number call begin_ns end_ns error``, and of
-        the other end ``other`` (its process) and ``other_ns`` (its begin).
+        ``side`` (``send`` or ``recv``), ``group``, of the other end ``other`` (its process) and
+        ``other_ns`` (its begin), and the columns of the operations table.
         """
-        kept = ("process", "number", "call", "begin_ns", "end_ns", "error")
         messages = self.messages.lazy()
-        return pl.concat(
-            [
-                messages.filter(pl.col(f"{mine}_number").is_not_null()).select(
-                    "group",
-                    exchange="message",
-                    side=pl.lit(mine),
-                    other=f"{other}_process",
-                    other_ns=f"{other}_begin_ns",
-                    **{name: f"{mine}_{name}" for name in kept},
-                )
-                for mine, other in (("send", "recv"), ("recv", "send"))
-            ]
-        )
+        ends = [
+            messages.filter(pl.col(f"{mine}_number").is_not_null()).select(
+                "group",
+                exchange="message",
+                side=pl.lit(mine),
+                process=f"{mine}_process",
+                number=f"{mine}_number",
+                other=f"{other}_process",
+                other_ns=f"{other}_begin_ns",
+            )
+            for mine, other in (("send", "recv"), ("recv", "send"))
+        ]
+        return pl.concat(ends).join(self.trace.operations.lazy(), on=["process", "number"])
 
     @cached_property
     def key_events(self) -> pl.DataFrame:

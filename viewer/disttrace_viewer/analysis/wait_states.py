@@ -196,10 +196,8 @@ class WaitStates:
     def _messages(self) -> pl.LazyFrame:
         trace = self.exchanges.trace
         calls = trace.calls.lazy().with_row_index("call")
-        times = trace.operations.lazy().select(*_ROW, "issued_ns", "wait_begin_ns", "lost", "bytes")
         rows = (
             self.exchanges.message_ends()
-            .join(times, on=_ROW, how="left")
             .join(
                 calls.select("call", "op", "origin", "backend", pl.col("bytes").alias("_bytes")),
                 on="call",
