@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from disttrace.journal.format import ON_DEVICE, STORE
+from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.past import Late
 from disttrace_viewer.trace.model import JobTrace
@@ -89,7 +89,7 @@ def _of_collectives(exchanges: Exchanges, least_ns: int) -> pl.DataFrame:
     # Of unix times a quantile, which is a float, is off by some hundred nanoseconds.
     middle = pl.col("held_ns").sort().get((pl.len() - 1) // 2)
     gap = pl.col("_gap").quantile(0.5, "lower").cast(pl.Int64)
-    return _own(_with_gaps(exchanges.trace, parts, released), least_ns, middle, gap)
+    return _own(_with_gaps(exchanges, parts, released), least_ns, middle, gap)
 
 
 def _of_messages(exchanges: Exchanges, least_ns: int) -> pl.DataFrame:
@@ -101,7 +101,7 @@ def _of_messages(exchanges: Exchanges, least_ns: int) -> pl.DataFrame:
         .filter(pl.when(receives).then(-later).otherwise(later) >= least_ns)
         .with_columns(last_ns=pl.max_horizontal("begin_ns", "other_ns"))
     )
-    parts = _with_gaps(exchanges.trace, _held(exchanges.trace, ends), _NOBODY)
+    parts = _with_gaps(exchanges, _held(exchanges.trace, ends), _NOBODY)
     usual = pl.col("_usual_gap").filter(~receives).first().fill_null(0)
     gap = pl.max_horizontal(pl.col("_gap").filter(receives).first(), usual)
     return _own(
@@ -145,7 +145,7 @@ def _usual_gaps(exchanges: Exchanges, ends: pl.LazyFrame) -> pl.LazyFrame:
     lines = lines.join(here, on="stack", how="semi")
     every = exchanges.message_ends().filter(sends).join(lines, on="call")
     usual = (
-        _with_gaps(exchanges.trace, every, _NOBODY)
+        _with_gaps(exchanges, every, _NOBODY)
         .group_by("stack", "process")
         .agg(pl.col("_gap").median())
         .group_by("stack")
@@ -180,7 +180,7 @@ _NOBODY = pl.LazyFrame(schema={"process": pl.UInt32, "number": pl.UInt32, "_met"
 """No process is known to have been released earlier than its operation was over."""
 
 
-def _with_gaps(trace: JobTrace, ends: pl.LazyFrame, released: pl.LazyFrame) -> pl.LazyFrame:
+def _with_gaps(exchanges: Exchanges, ends: pl.LazyFrame, released: pl.LazyFrame) -> pl.LazyFrame:
     """``_gap``: how long a process was away since its operation before this one let it go.
 
     A collective lets go when the last one has come, as ``released`` states by its number: when its
@@ -188,44 +188,13 @@ def _with_gaps(trace: JobTrace, ends: pl.LazyFrame, released: pl.LazyFrame) -> p
     has let go when it was issued. Null for the first operation of a process, and for one that began
     before the last had let go.
     """
-    before = trace.operations.lazy().select(
-        "process",
-        pl.col("number").alias("_before"),
-        pl.coalesce("end_ns", "begin_ns").alias("_end"),
-        pl.col("issued_ns").alias("_issued"),
-    )
-    gap = pl.col("begin_ns") - pl.coalesce("_met", "_end")
-    beside = pl.col("begin_ns") - pl.col("_issued")
+    gap = pl.col("begin_ns") - pl.coalesce("_met", "_before_end")
+    beside = pl.col("begin_ns") - pl.col("_before_issued")
     return (
-        _with_previous(trace, ends)
-        .join(before, on=["process", "_before"], how="left")
+        ends.join(exchanges.previous.lazy(), on=["process", "number"], how="left")
         .join(released.rename({"number": "_before"}), on=["process", "_before"], how="left")
         .with_columns(pl.when(gap >= 0).then(gap).when(beside >= 0).then(beside).alias("_gap"))
     )
-
-
-def _with_previous(trace: JobTrace, ends: pl.LazyFrame) -> pl.LazyFrame:
-    """``_before``: the number of the operation before this one, but for what threads beside the
-    main one ask stores: a sign of life proves nothing of what the main one does.
-    """
-    calls = trace.calls.lazy().with_row_index("call").filter(pl.col("kind") == STORE)
-    aside = (
-        trace.operations.lazy()
-        .filter(pl.col("thread") > 0)
-        .join(calls.select("call"), on="call", how="semi")
-        .select("process", "number")
-        .collect()
-    )
-    if aside.is_empty():
-        return ends.with_columns((pl.col("number") - 1).alias("_before"))
-    previous = (
-        trace.operations.lazy()
-        .join(aside.lazy(), on=["process", "number"], how="anti")
-        .select("process", "number")
-        .sort("process", "number")
-        .with_columns(pl.col("number").shift(1).over("process").alias("_before"))
-    )
-    return ends.join(previous, on=["process", "number"], how="left")
 
 
 def _sites(trace: JobTrace, delays: pl.DataFrame) -> list[Late]:

@@ -146,6 +146,30 @@ class Exchanges:
         return pl.concat(ends).join(self.trace.operations.lazy(), on=["process", "number"])
 
     @cached_property
+    def previous(self) -> pl.DataFrame:
+        """Of each operation the one before in its process: ``_before`` (number), ``_before_end``
+        (else its begin), ``_before_issued``; but for what threads beside the main one ask stores: a
+        sign of life proves nothing of what that does.
+        """
+        asks = pl.col("call").is_in(self._calls("store").collect()["call"].implode())
+        known = {
+            "_before": pl.col("number"),
+            "_before_end": pl.coalesce("end_ns", "begin_ns"),
+            "_before_issued": pl.col("issued_ns"),
+        }
+        return (
+            self.trace.operations.lazy()
+            .filter((pl.col("thread") == 0) | ~asks)
+            .sort("process", "number")
+            .select(
+                "process",
+                "number",
+                **{name: value.shift(1).over("process") for name, value in known.items()},
+            )
+            .collect()
+        )
+
+    @cached_property
     def key_events(self) -> pl.DataFrame:
         """Store operations, a row per key: ``place`` (id), ``key`` (with every prefix), ``part``
         ("set", "wait" or "other"), ``op``, and the columns of the operations table.

@@ -275,7 +275,7 @@ class _Reading:
         return self.errors.setdefault(text, len(self.errors))
 
     def _batches(self) -> Iterator[Batch]:
-        """Of every segment, in order."""
+        """Of every segment."""
         survey = self._survey
         files = [
             (process.index, path)
@@ -297,20 +297,14 @@ class _Reading:
         yield from (batch.read(task, tell) for task in here)
         if engine is not None:
             tasks = [task for task in tasks if task not in here]
-            early: dict[int, Batch | None] = {}
-            turn = 0
             for number, found in engine(batch.read, tasks):
                 tell(sum(size(path) for _, path in tasks[number]))
-                early[number] = found
-                while turn in early:  # in their order, on which that of equal rows depends
-                    ready = early.pop(turn)
-                    if ready is not None:
-                        yield ready
-                    else:
-                        for _, path in tasks[turn]:
-                            what = "was not read: two processes ended while they read it."
-                            survey.problems.add(path, "unreadable", what)
-                    turn += 1
+                if found is not None:
+                    yield found
+                    continue
+                for _, path in tasks[number]:
+                    what = "was not read: two processes ended while they read it."
+                    survey.problems.add(path, "unreadable", what)
         tell(total - done)
 
     def _report(self, part: Batch) -> None:
