@@ -14,7 +14,7 @@ import polars as pl
 
 from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.sample import SETTERS
-from disttrace_viewer.merge.clock import JOINING, Met, Ways, place, realign
+from disttrace_viewer.merge.clock import JOINING, Met, Side, Ways, place, realign
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.values import dataclass
@@ -324,10 +324,12 @@ def _met(trace: JobTrace) -> list[Met]:
         pl.col("_exchange").sort_by(inside, "_exchange").first()
     )
     kept = sides.join(chosen, on="_exchange", how="semi").sort("_exchange", "clock")
-    found: dict[int, Met] = {}
+    streams: dict[int, int] = {}
+    found: dict[int, dict[int, Side]] = {}
     for exchange, clock, stream, begin, end in kept.iter_rows():
-        found.setdefault(exchange, (stream, {}))[1][clock] = (begin, end)
-    return list(found.values())
+        streams[exchange] = stream
+        found.setdefault(exchange, {})[clock] = (begin, end)
+    return [(streams[exchange], here) for exchange, here in found.items()]
 
 
 def _ways(trace: JobTrace) -> Ways:

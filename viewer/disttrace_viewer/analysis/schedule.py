@@ -162,8 +162,8 @@ class Schedule:
     @property
     def _windows(self) -> pl.LazyFrame:
         """``kind``, ``exchange``, ``window`` and ``_leads`` of the exchanges in windows."""
-        every = self.waits.parts.lazy().group_by("kind", "exchange")
-        every = every.agg(first_ns=pl.col("begin_ns").min(), _count=pl.len().cast(pl.Int64))
+        exchanges = self.waits.parts.lazy().group_by("kind", "exchange")
+        every = exchanges.agg(first_ns=pl.col("begin_ns").min(), _count=pl.len().cast(pl.Int64))
         size, stride = MOST_OPERATIONS // WINDOWS, self.waits.parts.height // WINDOWS
         place = pl.col("_count").cum_sum() - pl.col("_count")
         low, high = pl.lit(self.waits.from_ns, pl.Int64), pl.lit(self.waits.to_ns, pl.Int64)

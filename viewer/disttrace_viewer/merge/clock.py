@@ -95,8 +95,9 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
             return {key: moved(one) for key, one in value.items()}
         return tuple(map(moved, value)) if isinstance(value, tuple) else value
 
-    own = {name: at(getattr(process, name)) for name in _OWN_TIMES}
-    return dataclasses.replace(process, **own, **{n: moved(getattr(process, n)) for n in _TIMED})
+    found: dict[str, Any] = {name: at(getattr(process, name)) for name in _OWN_TIMES}
+    found |= {name: moved(getattr(process, name)) for name in _TIMED}
+    return dataclasses.replace(process, **found)
 
 
 _TIMES = ("t_ns", "first_ns", "to_ns")

@@ -245,7 +245,7 @@ class _Reading:
             self._rows, on=["process", "s"], how="left", maintain_order="left"
         )["call"]
         rich = _numbers(raw.select("process", "s", "a"), self._call)
-        calls = rich.zip_with(rich.is_not_null(), known)
+        calls: pl.Series = rich.zip_with(rich.is_not_null(), known)
         if calls.null_count():
             missing = raw.select(pl.when(calls.is_null()).then("process"))
             unknown = _numbers(missing, lambda process: self._call(process, _UNDEFINED, "{}"))

@@ -117,9 +117,9 @@ def _cut(scripts: Sequence[Script], standing: Mapping[int, Standing]) -> tuple[M
         if one.journal.id in stuck or one.journal.id in above:
             kept = _shortened(one, standing, at_ns).values()
             found.append(state_of(_unended(one.journal), (b"\n".join((*of, b"")) for of in kept)))
-        else:
-            found.append(reduce(one.journal.files, history=True))
-    return merge(state for state in found if state is not None), stuck | above
+        elif (state := reduce(one.journal.files, history=True)) is not None:
+            found.append(state)
+    return merge(found), stuck | above
 
 
 def _unended(journal: Journal) -> Journal:
