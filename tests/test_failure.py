@@ -21,10 +21,7 @@ def fail(arguments):
 importlib.import_module(row.module).execute = fail
 sys.exit(cli.main(sys.argv[1:]))
 """
-NEEDED = {
-    "completion": ["bash"], "diff": ["a", "b"], "reduce": ["-o", "states"],
-    "serve": ["--prometheus"],
-}  # fmt: skip
+NEEDED = {"diff": ["a", "b"], "reduce": ["-o", "states"], "serve": ["--prometheus"]}
 
 
 @pytest.mark.parametrize("row", cli.COMMANDS, ids=lambda row: row.name)

@@ -46,7 +46,6 @@ RECORDER_ROOMS = (
     "commands/shell",
     "commands",
     "cli",
-    "completion",
     "__main__",
 )
 VIEWER_ROOMS = (
