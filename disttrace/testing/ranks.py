@@ -28,8 +28,6 @@ _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _PAUSE_S = 0.005
 _ASLEEP = 0.1
 """A job that uses less than this share of one CPU does nothing but wait."""
-_POLLING = ("TP_SHM_reactor", "TP_IBV_reactor")
-"""Threads of TensorPipe (remote calls) that ask for messages again and again, also in a hang."""
 _END_S = 2.0
 
 
@@ -175,22 +173,8 @@ def _wants_cpu(pid: int) -> bool:
 
 
 def _cpu_s(pid: int) -> float:
-    """What a process has computed, without its threads that only poll for messages."""
-    polls, others = False, 0.0
-    try:
-        for thread in os.scandir(f"/proc/{pid}/task"):
-            with open(f"{thread.path}/comm", encoding="ascii", errors="replace") as file:
-                if file.read().strip() in _POLLING:
-                    polls = True
-                else:
-                    others += _used_s(f"{pid}/task/{thread.name}")
-    except OSError:  # it, or a thread of it, is gone
-        pass
-    return others if polls else _used_s(pid)
-
-
-def _used_s(task: int | str) -> float:
-    found = proc.known(task)
+    """What a process has computed."""
+    found = proc.known(pid)
     return 0.0 if found is None else found.cpu_ticks / _TICK
 
 
