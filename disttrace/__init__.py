@@ -7,27 +7,13 @@ itself meanwhile; `load`, `diagnose`, `stats` and `diff` read what was recorded 
 3.15 on every one, so that pytest comes too late for its asserts: PYTEST_DONT_REWRITE.
 """
 
+# ruff: noqa: F405
 TYPE_CHECKING = False  # as type checkers read it; importing typing would cost milliseconds
 if TYPE_CHECKING:
     from typing import Any
 
-    from disttrace.api import (
-        __version__,
-        allow,
-        annotate,
-        diagnose,
-        diff,
-        expect_equal,
-        install,
-        is_installed,
-        live,
-        load,
-        on_verdict,
-        operation,
-        stats,
-        trace,
-        uninstall,
-    )
+    from disttrace._version import __version__
+    from disttrace.api import *  # noqa: F403 - what stands below
 
 __all__ = [
     "__version__",

@@ -1,13 +1,11 @@
-"""Settings: one row each, and the one function that decides which value holds.
-
-Most of this file is the table of settings, with what each is for.
-"""
+"""Settings: a field of `Config` each, and the one function that decides which value holds."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from disttrace import project, redact
@@ -155,148 +153,120 @@ class Setting(NamedTuple):
         return self.name.lower()
 
 
-SETTINGS: tuple[Setting, ...] = (
-    Setting(
-        "DIR",
+def _setting(default: object, kind: Kind, help: str) -> Any:  # noqa: A002 - as in Setting
+    """The field of a setting."""
+    return field(metadata={"row": (default, kind, help)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The values that hold, and in `sources` where each came from ("argument", "environment",
+    "pyproject.toml", "default"). `dir` is absolute; `slow_write`, `stall`, `pending` in seconds,
+    `max_mb` in 2**20 bytes, `file_mode` octal digits, `redact` a list for `redact.split`."""
+
+    dir: str = _setting(
         "disttrace-out",
         Kind("the path of a folder", _path),
         "Folder in which the journals are written.",
-    ),
-    Setting(
-        "EXPORT",
+    )
+    export: frozenset[str] = _setting(
         frozenset({"json"}),
         Kind("a comma list of json and otlp", _exports),
         "Where the records go: journals (json), an OpenTelemetry collector (otlp), or both.",
-    ),
-    Setting(
-        "MAX_MB",
+    )
+    max_mb: int = _setting(
         256,
         _whole(1, 1 << 20),
         "Megabytes of operation records kept per process; the oldest are dropped first.",
-    ),
-    Setting(
-        "SLOW_WRITE",
+    )
+    slow_write: float = _setting(
         2.0,
         _seconds(0.0),
         "On a slow file system, the journal is switched off once a write takes this many seconds, "
         "or slow writes take half of the time for ten times as long; 0: never.",
-    ),
-    Setting(
-        "STALL", 10.0, _seconds(0.001), "Seconds after which a waiting operation counts as stalled."
-    ),
-    Setting(
-        "ON_STALL",
+    )
+    stall: float = _setting(
+        10.0, _seconds(0.001), "Seconds after which a waiting operation counts as stalled."
+    )
+    on_stall: str | None = _setting(
         None,
         Kind("a command, or abort", lambda value: _text(value).strip()),
         "Command to run at each stall, with the finding as JSON on its standard input "
         "(`docs/alerts.md`); `abort`: end the job with exit code 75 if it is still stalled after "
         "as long again, or three seconds after one has died.",
-    ),
-    Setting(
-        "SLOW",
+    )
+    slow: float = _setting(
         0.05,
         _number("a share from 0 to 1", float, 0.0, 1.0),
         "Report a slow rank while the job runs when the others spend at least this share of their "
         "time waiting for it (`docs/foresight.md`); 0: never.",
-    ),
-    Setting(
-        "DIGEST",
+    )
+    digest: int = _setting(
         0,
         _number("a whole number, 0 or more", int, 0, 1 << 30),
         "Compare a checksum of every n-th result that must be equal on all ranks, and report "
         "inputs that are not finite (`docs/foresight.md`); 0: none.",
-    ),
-    Setting("QUIET", False, _SWITCH, "`1`: do not print where the journals are when the job ends."),
-    Setting(
-        "LOG",
+    )
+    quiet: bool = _setting(
+        False, _SWITCH, "`1`: do not print where the journals are when the job ends."
+    )
+    log: str = _setting(
         "text",
         _one_of("text", "json"),
         "Form of the lines on stderr; `json`: one object per finding.",
-    ),
-    Setting("STACK_DEPTH", 4, _whole(0, 64), "Python frames recorded per call; 0: none."),
-    Setting(
-        "JOB",
+    )
+    stack_depth: int = _setting(4, _whole(0, 64), "Python frames recorded per call; 0: none.")
+    job: str | None = _setting(
         None,
         Kind("a name in printable characters", _label),
         "Name of the job, where no launcher gives it one.",
-    ),
-    Setting(
-        "STORE_TRACE",
+    )
+    store_trace: frozenset[str] = _setting(
         frozenset({"gloo"}),
         Kind("a comma list of backend names, or none", _backends),
         "Backends whose own store traffic (from C++) is traced.",
-    ),
-    Setting(
-        "DEVICE",
+    )
+    device: str = _setting(
         "auto",
         _one_of("auto", "off"),
         "`off`: do not query devices (NCCL and others like it) for when an operation completed.",
-    ),
-    Setting(
-        "HEARTBEAT",
+    )
+    heartbeat: bool = _setting(
         True,
         _SWITCH,
         "Run the background thread that writes heartbeats and the stacks of stalled threads.",
-    ),
-    Setting(
-        "MASK",
+    )
+    mask: bool = _setting(
         True,
         _SWITCH,
         "Mask what looks like a secret: command lines, errors, store keys, addresses, names.",
-    ),
-    Setting(
-        "REDACT",
+    )
+    redact: str | None = _setting(
         None,
         Kind("a comma list of regular expressions", _patterns),
         "More patterns to mask, separated by commas (write a comma of a pattern as `\\,`).",
-    ),
-    Setting(
-        "FILE_MODE",
+    )
+    file_mode: str = _setting(
         "600",
         Kind("an octal number from 600 to 666 that leaves the owner both", _file_mode),
         "Permissions of the files; 640 lets a group read them.",
-    ),
-    Setting(
-        "PENDING",
+    )
+    pending: float = _setting(
         5.0,
         _seconds(0.0),
         "With `otlp`: seconds after which an operation still in flight is sent as a pending span.",
-    ),
-    Setting(
-        "CORE",
+    )
+    core: str | None = _setting(
         None,
         _one_of("c", "python"),
         "Recorder to use: `c` or `python`; default: `c` where it was built.",
-    ),
-)
-
-
-class Config(NamedTuple):
-    """The values that hold, and in `sources` where each came from ("argument", "environment",
-    "pyproject.toml", "default"). `dir` is absolute; `slow_write`, `stall`, `pending` in seconds,
-    `max_mb` in 2**20 bytes, `file_mode` octal digits, `redact` a list for `redact.split`."""
-
-    dir: str
-    export: frozenset[str]
-    max_mb: int
-    slow_write: float
-    stall: float
-    on_stall: str | None
-    slow: float
-    digest: int
-    quiet: bool
-    log: str
-    stack_depth: int
-    job: str | None
-    store_trace: frozenset[str]
-    device: str
-    heartbeat: bool
-    mask: bool
-    redact: str | None
-    file_mode: str
-    pending: float
-    core: str | None
+    )
     sources: Mapping[str, str]
+
+
+SETTINGS: tuple[Setting, ...] = tuple(
+    Setting(one.name.upper(), *one.metadata["row"]) for one in fields(Config) if one.metadata
+)
 
 
 def resolve(
