@@ -30,7 +30,6 @@ RECORDER_ROOMS = (
     "capture/objects",
     "capture/calls",
     "capture/wrapping",
-    "capture/hot_path",
     "capture/instrumentation",
     "capture/devices",
     "capture/native",

@@ -18,8 +18,8 @@ import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import Backend, ProcessGroup
 
 from disttrace import foreign
-from disttrace.capture.hot_path import native
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.hot_path import native_wrapper
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, compose
 from disttrace.identity import integer
 from disttrace.recording.operation import Operation, ThreadState
@@ -145,7 +145,7 @@ def _wrapper(
         return run_first
     if row.joins:
         return compose(capture, PART, original, enter, joined)
-    made = native.wrapper(
+    made = native_wrapper(
         part,
         original,
         part.op,

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import AllreduceOptions, Backend, ProcessGroup
 from disttrace import errors, foreign
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.operations import ROWS, Method
-from disttrace.capture.hot_path import call_key, native, plain
+from disttrace.capture.wrapping import hot_path
 from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, Part, after, before, wrap
@@ -39,7 +39,7 @@ _LEAVING = frozenset({"isend", "irecv"})
 
 def install(capture: Capture) -> None:
     """Patch every method that this torch has."""
-    native.read_options(capture, PART)
+    hot_path.read_options(capture, PART)
     parts = [(row, GroupPart(capture, row)) for row in ROWS]
 
     def instrument(owner: type) -> None:
@@ -66,19 +66,19 @@ class GroupPart(Part):
         super().__init__(capture, name)
         self._row = row
         options_tell = hasattr(AllreduceOptions, "asyncOp")
-        self._read_key = call_key.key_of(row) if options_tell else call_key.any_key
+        self._read_key = hot_path.key_of(row) if options_tell else hot_path.any_key
         self.asynchronous = None if options_tell else _async_local
 
     def wrapper(self, owner: type, original: Function) -> Any:
         row, numbers = self._row, self.capture.groups.numbers
         further: dict[str, Any] = {"asynchronous": self.asynchronous, "tells": self.tells}
-        made = native.wrapper(
+        made = hot_path.native_wrapper(
             self, original, row.method, numbers=numbers, varying=self.varying, **further
         )
         if made is not None:
             return made
         further["read_key"] = self._read_key
-        return plain.issuing(self, original, owner, row.method, **further)
+        return hot_path.issuing(self, original, owner, row.method, **further)
 
     def begin(
         self, thread: ThreadState, frame: Any, owner: Any, /, *args: Any, **kwargs: Any

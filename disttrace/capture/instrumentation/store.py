@@ -20,10 +20,10 @@ import torch._C._distributed_c10d as c10d
 from torch._C._distributed_c10d import Store
 
 from disttrace import foreign
-from disttrace.capture.hot_path import native, plain
 from disttrace.capture.instrumentation.constructors import BACKENDS
 from disttrace.capture.objects.groups import nanoseconds
 from disttrace.capture.objects.registry import Registry
+from disttrace.capture.wrapping import hot_path
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, after, passed_on, wrap
 from disttrace.journal.format import STORE
@@ -90,7 +90,7 @@ class StorePart(Part):
 
     def wrapper(self, owner: type, original: Function) -> Any:
         row = self._row
-        made = native.wrapper(
+        made = hot_path.native_wrapper(
             self,
             original,
             row.method,
@@ -103,7 +103,7 @@ class StorePart(Part):
         if made is not None:
             return made
         returns = row.returns_value
-        return plain.storing(self, original, owner, row.method, told=self._told, returns=returns)
+        return hot_path.storing(self, original, owner, row.method, told=self._told, returns=returns)
 
     def begin(
         self, thread: ThreadState, frame: Any, store: Any, /, *args: Any, **kwargs: Any

@@ -15,7 +15,7 @@ from typing import Any
 from torch._C._distributed_c10d import Reducer, Work
 
 from disttrace import foreign
-from disttrace.capture.hot_path import native, plain
+from disttrace.capture.wrapping import hot_path
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, Part, after
 from disttrace.recording.operation import Operation, ThreadState
@@ -38,8 +38,8 @@ class WaitPart(Part):
 
     def wrapper(self, owner: type, original: Function) -> Any:
         """What stands in the place of ``original`` on ``owner``."""
-        made = native.wrapper(self, original, "wait")
-        return plain.waiting(self, original, owner, "wait") if made is None else made
+        made = hot_path.native_wrapper(self, original, "wait")
+        return hot_path.waiting(self, original, owner, "wait") if made is None else made
 
     def returned(self, thread: ThreadState, operation: Operation, work: Any) -> None:
         recorder, works = self.capture.recorder, self.capture.works

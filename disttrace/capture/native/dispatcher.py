@@ -19,7 +19,6 @@ import torch._C._distributed_c10d as c10d
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import ROWS, Method
-from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.native import functional, hooks
 from disttrace.capture.native.kernels import (
     WITHIN,
@@ -36,6 +35,7 @@ from disttrace.capture.native.kernels import (
 from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping import call_definition
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.hot_path import freeze
 from disttrace.capture.wrapping.wrappers import Args, Part, wrap
 from disttrace.foreign import ours
 from disttrace.recording.operation import CallRecord, Operation, ThreadState

@@ -20,8 +20,6 @@ import torch
 
 from disttrace import foreign
 from disttrace.capture.calls.call_site import CallTable
-from disttrace.capture.hot_path import native
-from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.instrumentation.work import WaitPart
 from disttrace.capture.native.kernels import (
     FUNCTIONAL,
@@ -34,6 +32,7 @@ from disttrace.capture.native.kernels import (
     redispatch_of,
 )
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.hot_path import freeze, native_wrapper
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, wrap
 from disttrace.journal.originals import get_ident
 from disttrace.recording.operation import CallRecord, Operation, ThreadState
@@ -129,7 +128,7 @@ class Issuing(Part):
             core.issued(operation)
             self.returned(thread, operation, given[-1])
 
-        made = native.wrapper(self, new, "__call__", direct=original, passes=_passes)
+        made = native_wrapper(self, new, "__call__", direct=original, passes=_passes)
         return wrap(self, new, begin, returned) if made is None else made
 
     def _is_followed(self, call: CallRecord) -> bool:
@@ -189,7 +188,7 @@ class _Waits(WaitPart):
     def of_operators(self, original: Function) -> Function:
         """What stands in the place of ``original``, the call of an operator's object."""
         further = {"begin": self._begun(_passes), "passes": _passes, "waits": True}
-        made = native.wrapper(self, original, "__call__", torchs=True, **further)
+        made = native_wrapper(self, original, "__call__", torchs=True, **further)
         return self.plainly(original, _passes) if made is None else made
 
     def plainly(self, original: Function, passes: Callable[[Any], bool]) -> Function:

@@ -19,13 +19,13 @@ import torch.distributed.distributed_c10d as c10d
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import ROWS, Method
-from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.native import functional
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.objects.registry import Registry
 from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping import call_definition
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.hot_path import freeze
 from disttrace.journal.format import MESSAGE
 from disttrace.journal.originals import get_ident
 from disttrace.recording.operation import CallRecord, ThreadState
