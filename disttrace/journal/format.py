@@ -105,21 +105,11 @@ UNKNOWN_OP = "collective"
 
 HEARTBEAT_NS = 2_000_000_000
 
-EQUAL_SIZES = frozenset(
-    {
-        "all_reduce",
-        "broadcast",
-        "reduce",
-        "all_gather",
-        "all_gather_into_tensor",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "all_reduce_coalesced",
-        "all_gather_coalesced",
-        "all_gather_into_tensor_coalesced",
-        "reduce_scatter_tensor_coalesced",
-    }
-)
+EQUAL_SIZES = frozenset({
+    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter",
+    "reduce_scatter_tensor", "all_reduce_coalesced", "all_gather_coalesced",
+    "all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced",
+})  # fmt: skip
 """Collectives into which all members pass as many elements, of one type."""
 
 

@@ -35,10 +35,8 @@ _LONGEST_LINE = 64_000
 _SHAPES: tuple[tuple[str, str], ...] = (
     ("AWS access key id", r"A(?:3T[A-Z0-9]|KIA|SIA|BIA|CCA|GPA|IDA|ROA)[A-Z0-9]{16}\b"),
     ("GitHub", r"gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}"),
-    (
-        "GitLab",
-        r"gl(?:pat|ptt|dt|rt|cbt|soat|ft|imt|agent|oas|ffct)-[\w-]{16,}|GR1348941[\w-]{16,}",
-    ),
+    ("GitLab", r"gl(?:pat|ptt|dt|rt|cbt|soat|ft|imt|agent|oas|ffct)-[\w-]{16,}"),
+    ("GitLab runners", r"GR1348941[\w-]{16,}"),
     ("OpenAI, Anthropic, OpenRouter", r"sk-(?=[\w-]{0,200}\d)[\w-]{16,}"),
     ("Stripe", r"[rs]k_(?:live|test|prod)_[A-Za-z0-9]{10,}|whsec_[A-Za-z0-9]{16,}"),
     ("Slack", r"xox[abeoprs]-[\w-]{10,}|xapp-\d-[\w-]{10,}"),
@@ -47,46 +45,30 @@ _SHAPES: tuple[tuple[str, str], ...] = (
     ("Hugging Face", r"hf_[A-Za-z0-9]{16,}|api_org_[A-Za-z0-9]{20,}"),
     ("Weights & Biases", r"wandb_v\d_\w{16,}"),
     ("Groq, xAI, Replicate, Perplexity", r"gsk_\w{20,}|xai-\w{20,}|r8_\w{20,}|pplx-\w{20,}"),
-    (
-        "npm, PyPI, NuGet, RubyGems",
-        r"npm_\w{20,}|pypi-AgE[\w-]{16,}|oy2[a-z0-9]{43}|rubygems_\w{40,}",
-    ),
-    (
-        "SendGrid, Mailgun, Mailchimp",
-        r"SG\.[\w-]{16,}\.[\w-]{16,}|key-[0-9a-f]{32}|[0-9a-f]{32}-us\d+",
-    ),
+    ("npm, PyPI", r"npm_\w{20,}|pypi-AgE[\w-]{16,}"),
+    ("NuGet, RubyGems", r"oy2[a-z0-9]{43}|rubygems_\w{40,}"),
+    ("SendGrid", r"SG\.[\w-]{16,}\.[\w-]{16,}"),
+    ("Mailgun, Mailchimp", r"key-[0-9a-f]{32}|[0-9a-f]{32}-us\d+"),
     ("Twilio", r"(?:SK|AC)[0-9a-f]{32}\b"),
     ("Telegram, Discord bots", r"\d{8,10}:AA[\w-]{30,}|[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,}"),
     ("Databricks", r"dapi[0-9a-f]{32}\b"),
     ("DigitalOcean", r"do[opr]_v1_[0-9a-f]{32,}"),
     ("HashiCorp", r"hv[sbr]\.[\w-]{16,}|s\.[A-Za-z0-9]{24}\b|[A-Za-z0-9]{14}\.atlasv1\.[\w-]{40,}"),
-    (
-        "Doppler, Pulumi, Grafana",
-        r"dp\.(?:pt|st|ct|sa|scim|audit)\.\w{40,}|pul-[0-9a-f]{40}|gl(?:sa|c)_\w{20,}",
-    ),
-    (
-        "Atlassian, Linear, Notion",
-        r"ATATT3[\w=-]{20,}|ATCTT3[\w=-]{20,}|lin_api_\w{20,}|ntn_\w{20,}",
-    ),
+    ("Doppler, Pulumi", r"dp\.(?:pt|st|ct|sa|scim|audit)\.\w{40,}|pul-[0-9a-f]{40}"),
+    ("Grafana", r"gl(?:sa|c)_\w{20,}"),
+    ("Atlassian", r"ATATT3[\w=-]{20,}|ATCTT3[\w=-]{20,}"),
+    ("Linear, Notion", r"lin_api_\w{20,}|ntn_\w{20,}"),
     ("Shopify, Square", r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{20,}|sq0(?:atp|csp|idp)-[\w-]{16,}"),
-    (
-        "New Relic, Postman, Dynatrace",
-        r"NRAK-[A-Z0-9]{20,}|PMAK-[\w-]{30,}|dt0c01\.[A-Z0-9]{24}\.\w{20,}",
-    ),
-    (
-        "PlanetScale, Supabase, Neon",
-        r"pscale_(?:tkn|pw|oauth)_[\w.=-]{16,}|sb[ps]_\w{20,}|napi_\w{20,}",
-    ),
+    ("New Relic, Postman", r"NRAK-[A-Z0-9]{20,}|PMAK-[\w-]{30,}"),
+    ("Dynatrace", r"dt0c01\.[A-Z0-9]{24}\.\w{20,}"),
+    ("PlanetScale", r"pscale_(?:tkn|pw|oauth)_[\w.=-]{16,}"),
+    ("Supabase, Neon", r"sb[ps]_\w{20,}|napi_\w{20,}"),
     ("Docker, Artifactory, CircleCI", r"dckr_(?:pat|oat)_[\w-]{16,}|AKCp\w{20,}|CCIPAT_\w{20,}"),
     ("Alibaba, Tencent", r"LTAI[A-Za-z0-9]{12,}\b|AKID[A-Za-z0-9]{13,}\b"),
-    (
-        "age, 1Password, Figma, Netlify",
-        r"AGE-SECRET-KEY-1\w{40,}|ops_eyJ[\w=-]{20,}|figd_[\w-]{20,}|nfp_\w{20,}",
-    ),
-    (
-        "JSON web tokens, and JSON in base64",
-        r"eyJ[\w-]{8,23}\.[\w-]{8,}(?:\.[\w-]*)?|eyJ[\w+/-]{24,}(?:\.[\w-]{8,}(?:\.[\w-]*)?|={1,2})?",
-    ),
+    ("age, 1Password", r"AGE-SECRET-KEY-1\w{40,}|ops_eyJ[\w=-]{20,}"),
+    ("Figma, Netlify", r"figd_[\w-]{20,}|nfp_\w{20,}"),
+    ("JSON web tokens", r"eyJ[\w-]{8,23}\.[\w-]{8,}(?:\.[\w-]*)?"),
+    ("JSON in base64", r"eyJ[\w+/-]{24,}(?:\.[\w-]{8,}(?:\.[\w-]*)?|={1,2})?"),
 )
 
 
@@ -155,15 +137,7 @@ _ALWAYS = _set(
     "creds apikey apikeys accesskey secretkey privatekey authtoken bearer jwt cookie cookies sas "
     "sig signature otp totp psk authorization"
 )
-_RUN_TOGETHER = (
-    "apikey",
-    "secretkey",
-    "accesskey",
-    "authtoken",
-    "password",
-    "passwd",
-    "passphrase",
-)
+_JOINED = ("apikey", "secretkey", "accesskey", "authtoken", "password", "passwd", "passphrase")
 
 # Last words whose value is secret after these others (None: without any), if it may be one.
 _AFTER: Mapping[str, frozenset[str | None]] = {
@@ -348,7 +322,7 @@ def level_of(name: str) -> int:
     if not words:
         return NEVER
     last, before = words[-1], words[-2] if len(words) > 1 else None
-    if last in _ALWAYS or last.endswith(_RUN_TOGETHER) or words[-3:] == ["access", "key", "id"]:
+    if last in _ALWAYS or last.endswith(_JOINED) or words[-3:] == ["access", "key", "id"]:
         return ALWAYS
     if last == "pin":
         return ALWAYS if before in (None, "card", "sim", "user") else NEVER

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from disttrace import foreign
 from disttrace.capture.objects.groups import backend_for
+from disttrace.identity import ClockAnchor
 from disttrace.journal import compiled
 from disttrace.journal.compiled import orjson
 from disttrace.journal.originals import sleep
@@ -251,20 +252,9 @@ def advice() -> str:
 
 
 def unix_offset() -> tuple[int, int]:
-    """Unix time less ``perf_counter_ns``, and how far that may be off, in ns.
-
-    A thread may lose the processor between two clocks: the narrowest of some readings counts.
-    """
-    best = (0, 1 << 62)
-    for _ in range(4):
-        before = time.perf_counter_ns()
-        unix = time.time_ns()
-        after = time.perf_counter_ns()
-        if after - before < best[1]:
-            best = (unix - (before + after) // 2, after - before)
-        if best[1] < 2_000:
-            break
-    return best
+    """Unix time less ``perf_counter_ns``, and how far that may be off, in ns."""
+    clock = ClockAnchor()
+    return clock.unix_ns - clock.mono_ns, clock.error_ns
 
 
 def from_binding(dump: Callable[..., bytes], question: Question) -> Reply:
