@@ -29,7 +29,7 @@ HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 """Where our own files are: frames and exceptions of these are ours, and never the user's."""
 
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
-_KNOWN = sys.stdlib_module_names | {"disttrace", "torch", "orjson"}
+_KNOWN = sys.stdlib_module_names | {"disttrace", "torch"}
 """Whose classes of exceptions what we call may raise."""
 _SILENT = ("MemoryError", "StopIteration", "Empty")
 """Those that C raises without an argument."""

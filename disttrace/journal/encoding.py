@@ -1,9 +1,9 @@
 """Values as JSON, in one line.
 
-By Python itself: where memory ends it raises MemoryError. orjson is faster, but crashes the process
-there or returns in spite of it, so it only gets what has no form here. The standard library's
-encoder turns integers into text inside of C, where a signal's handler may raise: since Python 3.14
-it writes a note into that exception, which is the program's and need not take one.
+By Python itself: where memory ends it raises MemoryError, and no module that the program may have
+put in a library's place is loaded. The standard library's encoder turns integers into text inside
+of C, where a signal's handler may raise: since Python 3.14 it writes a note into that exception,
+which is the program's and need not take one.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import json.encoder
 from typing import Any
 
-from disttrace.foreign import ours
-from disttrace.journal.compiled import orjson
+from disttrace import foreign
 
 _encoder: Any = json.encoder
 _quote = _encoder.encode_basestring  # C's alone
@@ -20,7 +19,6 @@ _WORDS = {None: "null", True: "true", False: "false"}
 
 
 def _text(value: Any) -> str:
-    """Raises TypeError where there is no form."""
     kind = type(value)
     if issubclass(kind, str):
         return str(_quote(value))
@@ -28,34 +26,24 @@ def _text(value: Any) -> str:
         return _WORDS[value]
     if issubclass(kind, int):
         return int.__repr__(value)
-    if issubclass(kind, float) and value - value == 0:
-        return float.__repr__(value)
+    if issubclass(kind, float):
+        text = float.__repr__(value)
+        return "null" if "n" in text else text  # NaN, infinities
     if issubclass(kind, dict):
-        return "{" + ",".join([f"{_quote(k)}:{_text(v)}" for k, v in value.items()]) + "}"
+        pairs = [
+            f"{_quote(k if type(k) is str else _text(k))}:{_text(v)}" for k, v in value.items()
+        ]
+        return "{" + ",".join(pairs) + "}"
     if issubclass(kind, (list, tuple)):
         return "[" + ",".join([_text(item) for item in value]) + "]"
-    raise TypeError
+    return str(_quote(foreign.type_name(value)))  # a date and the like
 
 
 def encode(value: Any) -> bytes:
-    """``value`` as one line of JSON; what JSON has no form for becomes its ``repr``."""
-    try:
-        return _text(value).encode()
-    except ours(TypeError, ValueError):  # dates and the like, NaN, lone surrogates
-        pass
-    try:
-        return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS)
-    except ours(TypeError):  # lone surrogates (undecodable file names), integers beyond 64 bits
-        return json.dumps(value, default=repr).encode()
+    """``value`` as one line of JSON; of what JSON has no form for the name of its class."""
+    return _text(value).encode("utf-8", "backslashreplace")  # lone surrogates: as JSON has them
 
 
 def json_text(text: Any) -> bytes:
-    """``text`` as a JSON value for the ``extra`` of a begin record."""
-    try:
-        return _text(text).encode()
-    except ours(TypeError, ValueError):
-        pass
-    try:
-        return orjson.dumps(text)
-    except ours(TypeError):  # lone surrogates
-        return orjson.dumps(str(text).encode("utf-8", "replace").decode())
+    """``text`` as a JSON value for the ``extra`` of a begin record, without lone surrogates."""
+    return _text(text).encode("utf-8", "replace")

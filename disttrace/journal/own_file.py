@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import sys
 import time
 
 from disttrace.foreign import is_ours, ours
-from disttrace.journal.compiled import resource
 from disttrace.journal.descriptors import aside, still
 from disttrace.journal.originals import write
 

@@ -1,7 +1,4 @@
-"""Programs with modules of their own that are called as those which our compiled modules import.
-
-C imports by name and does not check what it gets: another module of that name was a crash.
-"""
+"""Programs with modules of their own that are called as those which the recorder imports."""
 
 from __future__ import annotations
 
@@ -14,27 +11,15 @@ import pytest
 from support.cores import EACH_CORE
 from support.processes import Outcome, clean_environ, python, run_program
 
-# Prints what C asks for, and all that comes with it.
+# Standard modules that the recorder imports, with all that comes with them.
 ASKED = """
-import builtins, sys
-before, bare, direct = set(sys.modules), builtins.__import__, set()
-
-def noting(name, *args, **kwargs):
-    if sys._getframe(1).f_code.co_filename.startswith("<frozen importlib"):  # it runs one in C
-        direct.add(name)
-    return bare(name, *args, **kwargs)
-
-builtins.__import__ = noting
-import orjson, resource
-from disttrace.journal import compiled
-try:
-    compiled.load("recording._fast")
-except ImportError:
-    pass
-builtins.__import__ = bare
-for names in (direct, set(sys.modules) - before):
-    print(*sorted({name.partition(".")[0] for name in names} & sys.stdlib_module_names))
+import sys
+before = set(sys.modules)
+import disttrace.session
+found = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*sorted(found & sys.stdlib_module_names))
 """
+OFTEN = ("contextlib", "dataclasses", "datetime", "enum", "functools", "json", "resource", "types")
 
 PROGRAM = """
 import sys
@@ -55,11 +40,11 @@ standing = dict(sys.modules)
 if core:
     import disttrace
     disttrace.install(dir=folder, core=core)
-    from disttrace.journal.compiled import orjson, resource
+    from disttrace.journal import encoding, own_file
     from disttrace.recording import choice
     choice.choose("c")
-    assert orjson.dumps({"a": [1, None]}) == b'{"a":[1,null]}'
-    assert resource.RLIMIT_NOFILE > 0
+    assert encoding.encode({"a": [1, None]}) == b'{"a":[1,null]}'
+    assert own_file.allow(0) > 0
 print(all(sys.modules.get(each) is module for each, module in standing.items()))
 meet()
 """
@@ -72,13 +57,10 @@ KINDS = {
 
 
 @functools.cache
-def asked_for() -> tuple[list[str], list[str]]:
-    """Standard modules that our modules in C import, and all that are imported with them."""
+def asked_for() -> list[str]:
     # Without `site`, which imports some of them itself.
     path = ":".join(entry for entry in sys.path if entry)
-    direct, together = python("-S", "-c", ASKED, PYTHONPATH=path).check().stdout.splitlines()
-    assert {"uuid", "json", "enum", "dataclasses"} <= set(direct.split())
-    return direct.split(), together.split()
+    return python("-S", "-c", ASKED, PYTHONPATH=path).check().stdout.split()
 
 
 def outcomes(folder: Path, kind: str, when: str, core: str, *names: str) -> list[Outcome]:
@@ -101,7 +83,7 @@ def outcomes(folder: Path, kind: str, when: str, core: str, *names: str) -> list
 @EACH_CORE
 def test_a_program_keeps_all_of_its_own(tmp_path: Path, core: str, kind: str, when: str) -> None:
     """Whether it imports them before or after tracing begins, and whether they work."""
-    bare, traced = outcomes(tmp_path, kind, when, core, *asked_for()[0])
+    bare, traced = outcomes(tmp_path, kind, when, core, *OFTEN)
     assert bare.check().stdout.count("executed") >= 5
     assert bare == traced
 
@@ -112,7 +94,7 @@ def test_a_program_keeps_all_of_its_own(tmp_path: Path, core: str, kind: str, wh
 @EACH_CORE
 def test_a_program_keeps_each(tmp_path: Path, core: str, kind: str, when: str) -> None:
     """One at a time, and of all that any module imports on the way."""
-    for name in asked_for()[1]:
+    for name in asked_for():
         bare, traced = outcomes(tmp_path / name, kind, when, core, name)
         if "Fatal Python error" not in bare.stderr:  # the interpreter does not start beside it
             assert bare == traced, name

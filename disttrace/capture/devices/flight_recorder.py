@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import io
+import json
 import os
 import pickle
 import platform
@@ -30,7 +31,6 @@ from disttrace import foreign
 from disttrace.capture.objects.groups import backend_for
 from disttrace.identity import ClockAnchor
 from disttrace.journal import compiled
-from disttrace.journal.compiled import orjson
 from disttrace.journal.originals import sleep
 
 _STRING = "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
@@ -299,7 +299,7 @@ def from_json(dump: Callable[[bool], bytes], question: Question) -> Reply:
         return question.concerns(_number(entry, _CREATED), op_id)
 
     def parse(entry: bytes) -> Record:
-        return record(orjson.loads(_OPENING + entry + b"}"))
+        return record(json.loads((_OPENING + entry + b"}").decode()))
 
     return _answer(asking, _entries, concerns, parse, question)
 
