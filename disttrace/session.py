@@ -192,7 +192,6 @@ class Session:
             max_bytes=self.config.max_mb * 2**20,
             slow_write=self.config.slow_write,
             mode=int(self.config.file_mode, 8),
-            window=self.recorder.core.new_window,
         )
         self._journal = journal
         if instead_of is not None:

@@ -28,37 +28,6 @@ from disttrace.journal.originals import RLock, patient
 from disttrace.journal.own_file import PRIVATE, OwnFile, WriteBudget, allow
 
 
-class PlainWindow:
-    """A window over the mapping's own ``write``: it claims its place and copies the line in one
-    call of C, so threads and signal handlers cannot come between, and no lock is needed. ``put``
-    raises ValueError where the line does not fit. The native core has one of its own, in C.
-    """
-
-    def __init__(self, mapping: mmap.mmap, position: int) -> None:
-        self._mapping = mapping
-        mapping.seek(position)
-        self.put: Callable[[bytes], object] = mapping.write
-
-    def tell(self) -> int:
-        """Where the next line goes, from the window's start."""
-        return self._mapping.tell()
-
-    def seal(self) -> int:
-        """Let no further line in; returns where the content ends."""
-        position = self._mapping.tell()
-        self._mapping.seek(0, os.SEEK_END)
-        # Another thread may have put a line between the two calls above. What follows the last
-        # line is NUL, for the window was reserved and never used before.
-        return max(position, self._mapping.rfind(b"\n", position) + 1)
-
-    def close(self) -> None:
-        """The mapping is closed by who made it."""
-
-
-# Makes the window over a mapping whose next line goes to a position.
-MakeWindow = Callable[[mmap.mmap, int], PlainWindow]
-
-
 class Guard:
     """Guards a mapping until it is released or dropped. Raises OSError where it cannot be done."""
 
@@ -82,9 +51,18 @@ def shared(fd: int, size: int) -> memoryview:
 @functools.cache
 def _guards() -> Any:
     try:
+        _windows()
         return compiled.load("journal._mapping")
     except ours(ImportError):
         return None
+
+
+@functools.cache
+def _windows() -> Any:
+    """The class of windows over a mapping. ``put`` claims its place and copies the line in one call
+    of C, so threads and signal handlers cannot come between, and no lock is needed; it raises
+    ValueError where the line does not fit."""
+    return compiled.load("recording._fast").Window
 
 
 def uncompiled() -> str | None:
@@ -143,16 +121,8 @@ class MappedSegment:
     the disk refuses.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        limit: int,
-        mode: int = PRIVATE,
-        window: MakeWindow = PlainWindow,
-    ) -> None:
+    def __init__(self, path: str, *, limit: int, mode: int = PRIVATE) -> None:
         self._limit = limit
-        self._make_window = window
         self._start = 0  # offset of the window in the file
         self._sealed: int | None = None  # size of the content once no line may follow
         self._next_window = _FIRST_WINDOW
@@ -207,9 +177,7 @@ class MappedSegment:
         self._unmap(self._window, self._map, self._mapped_from, self._guard)
         self.file.close()
 
-    def _unmap(
-        self, window: PlainWindow, mapping: mmap.mmap, mapped_from: int, guard: Guard
-    ) -> None:
+    def _unmap(self, window: Any, mapping: mmap.mmap, mapped_from: int, guard: Guard) -> None:
         """A mapping closes a descriptor of its own. Where the program took the file's it took that
         too, and may have given its number to something else: then the mapping stays."""
         window.close()
@@ -246,7 +214,7 @@ class MappedSegment:
         self._guard = Guard(mapping)
         self._map = mapping
         attempt(self._map.madvise, _POPULATE_WRITE)  # which older kernels do not know
-        self._window = self._make_window(self._map, size - start)
+        self._window = _windows()(self._map, size - start)
         self._start = start
         self._sealed = None
         self._next_window = min(self._next_window * 4, _LARGEST_WINDOW)
@@ -349,17 +317,12 @@ def write_budget(path: str, slow_write: float) -> WriteBudget | None:
 
 
 def open_segment(
-    path: str,
-    *,
-    limit: int,
-    budget: WriteBudget | None = None,
-    mode: int = PRIVATE,
-    window: MakeWindow = PlainWindow,
+    path: str, *, limit: int, budget: WriteBudget | None = None, mode: int = PRIVATE
 ) -> Segment:
     """A new segment: written with a ``budget``, or where no mapping is safe; else mapped."""
     if budget is None and guarded() is None:
         try:
-            return MappedSegment(path, limit=limit, mode=mode, window=window)
+            return MappedSegment(path, limit=limit, mode=mode)
         except Unmapped:
             os.unlink(path)  # made just now
     return WrittenSegment(path, limit=limit, budget=budget, mode=mode)

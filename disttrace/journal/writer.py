@@ -19,8 +19,6 @@ from disttrace.journal.descriptors import attempt
 from disttrace.journal.encoding import encode
 from disttrace.journal.own_file import PRIVATE, OwnFile, allow
 from disttrace.journal.segment import (
-    MakeWindow,
-    PlainWindow,
     Segment,
     SegmentFull,
     open_segment,
@@ -83,11 +81,9 @@ class JournalWriter:
         max_bytes: int,
         slow_write: float = 0.0,
         mode: int = PRIVATE,
-        window: MakeWindow = PlainWindow,
     ) -> None:
         """Create the folder and both files, with permissions ``mode``. Raises OSError.
         ``slow_write`` bounds writes (WriteBudget) where segments are written."""
-        self._window = window
         self._path = os.path.join(directory, base)
         self._max_bytes = max_bytes
         self.most_definitions = max_bytes // 4  # bytes from which on they should add nothing new
@@ -150,12 +146,7 @@ class JournalWriter:
     def _made(self, path: str) -> Segment:
         """A new segment in the file ``path``. Raises OSError."""
         make = functools.partial(
-            open_segment,
-            path,
-            limit=self._limit,
-            budget=self._budget,
-            mode=self._mode,
-            window=self._window,
+            open_segment, path, limit=self._limit, budget=self._budget, mode=self._mode
         )
         try:
             return make()

@@ -16,7 +16,6 @@ from typing import Any
 
 from disttrace import foreign
 from disttrace.journal import format as fmt
-from disttrace.journal.segment import MakeWindow, PlainWindow
 from disttrace.recording.choice import NATIVE, PLAIN, native
 from disttrace.recording.operation import CallRecord, Counter, Operation, Threads, ThreadState
 
@@ -41,7 +40,6 @@ class PlainCore:
     new_counter = Counter
     new_call = CallRecord
     new_thread = ThreadState
-    new_window: MakeWindow = PlainWindow
 
     def __init__(self) -> None:
         self.t0 = 0

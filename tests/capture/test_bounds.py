@@ -26,14 +26,13 @@ class Thing:
 @pytest.fixture
 def recorder(tmp_path: Path) -> Recorder:
     def open_journal() -> JournalWriter:
-        return JournalWriter(str(tmp_path), "j", max_bytes=2**24, window=made.core.new_window)
+        return JournalWriter(str(tmp_path), "j", max_bytes=2**24)
 
-    made = Recorder(
+    return Recorder(
         t0=0, process=lambda: "p", open_journal=open_journal,
         opening=lambda: [{"def": "process", "process": "p"}],
         on_failure=lambda error: pytest.fail(str(error)),
     )  # fmt: skip
-    return made
 
 
 def test_definitions_of_stores_and_groups_come_to_an_end(

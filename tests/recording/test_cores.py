@@ -100,13 +100,12 @@ def test_both_write_the_same_records(tmp_path: Path, where: str) -> None:
 
 def recorder(folder: Path, core: str, failures: list[BaseException], *, mb: int = 1) -> Recorder:
     def journal() -> JournalWriter:
-        return JournalWriter(str(folder), "j", max_bytes=mb << 20, window=made.core.new_window)
+        return JournalWriter(str(folder), "j", max_bytes=mb << 20)
 
-    made = Recorder(
+    return Recorder(
         t0=0, process=lambda: "p", open_journal=journal, opening=list, on_failure=failures.append,
         core=core,
     )  # fmt: skip
-    return made
 
 
 @EACH_CORE
@@ -147,7 +146,7 @@ def test_a_window_that_others_fill_at_once_is_no_failure(tmp_path: Path) -> None
 
         def __setattr__(self, name: str, value: Any) -> None:
             super().__setattr__(name, value)
-            if name == "put" and getattr(value, "__name__", "") == "write":
+            if name == "put" and getattr(value, "__name__", "") == "put":
                 for _ in itertools.count():
                     try:
                         value(b'{"hb":"%b"}\n' % filling)

@@ -31,7 +31,7 @@ class Bench:
 
     def _open(self) -> JournalWriter:
         self.opened += 1
-        keys: Any = {"max_bytes": self._max_bytes, "window": self.recorder.core.new_window}
+        keys: Any = {"max_bytes": self._max_bytes}
         return JournalWriter(str(self.folder), f"j{self.opened}", **keys)
 
     def journal(self) -> RawJournal:
