@@ -107,19 +107,19 @@ def test_the_advice_names_a_variable(variable: str | None, monkeypatch: pytest.M
 def test_nothing_is_asked_while_a_graph_is_captured(device: Device) -> None:
     """A query from another thread would break the capture."""
     device.issue()
-    thread = threading.Thread(target=device.operations.captures.began, args=(7,))
+    thread = threading.Thread(target=device.operations.graphs.began, args=(7,))
     thread.start()
     thread.join()
     assert device.poll(2)
     assert device.asked == []
-    device.operations.captures.ended(7)
+    device.operations.graphs.ended(7)
     device.poll()
     assert device.asked == [False]
 
 
 def test_a_capture_waits_for_the_question_under_way() -> None:
     """Between the look whether anything is captured and the last event, nothing begins."""
-    captures = Device().operations.captures
+    captures = Device().operations.graphs
     order: list[str] = []
     asking = threading.Event()
 
@@ -139,9 +139,9 @@ def test_a_capture_waits_for_the_question_under_way() -> None:
 
 def test_a_captured_operation_ends_with_its_call(device: Device) -> None:
     """It has an entry whose event belongs to the graph: that never completes."""
-    device.operations.captures.began(1)
+    device.operations.graphs.began(1)
     operation = device.issue(profiling_name="nccl:allreduce_coalesced")
-    device.operations.captures.ended(1)
+    device.operations.graphs.ended(1)
     assert device.ends(operation) == [b"e"]
     assert not device.poll(2)
 
@@ -162,12 +162,12 @@ def test_a_recorder_that_prints_errors_is_asked_no_more(
     is the graph's: each dump would print thirty lines for it."""
     spoils = (op, batched) in (("send", False), ("all_reduce_coalesced", False))
     device.calls[1] = device.call(op, kind=kind)
-    device.operations.captures.began(1)
+    device.operations.graphs.began(1)
     for _ in range(2):
         captured = device.begin()
         device.done(captured, (0, 1) if batched else None)
         assert device.ends(captured) == [b"e"]
-    device.operations.captures.ended(1)
+    device.operations.graphs.ended(1)
     after = device.issue(2)
     assert device.poll(3) is not spoils
     assert bool(device.asked) is not spoils
@@ -704,11 +704,11 @@ def test_a_batch_of_torch_2_15_is_over_when_its_work_says_so() -> None:
     for operation in batch:
         device.operations.add(operation, (now - 1_000, now), work)
     assert device.poll(3)
-    device.operations.captures.began(1)
+    device.operations.graphs.began(1)
     work.over = True
     assert device.poll()  # nothing is queried while a graph is captured
     assert [device.ends(one) for one in batch] == [[], []]
-    device.operations.captures.ended(1)
+    device.operations.graphs.ended(1)
     assert not device.poll()
     assert [device.ends(one) for one in batch] == [[b"c"], [b"c"]]
 
@@ -720,9 +720,9 @@ def test_a_capture_that_no_graph_of_torchs_began(
     cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: True)
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-        captured = device.operations.captures.here()
+        captured = device.operations.graphs.here()
     assert captured
-    assert not device.operations.captures.here()
+    assert not device.operations.graphs.here()
 
 
 def test_a_stream_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -735,18 +735,18 @@ def test_a_stream_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=raises)
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-        assert not device.operations.captures.here()
+        assert not device.operations.graphs.here()
 
 
 def test_a_capture_ends_with_its_graph() -> None:
     """Nobody ended it, and nothing would be asked for ever."""
-    captures = Device().operations.captures
+    captures = Device().operations.graphs
 
     class Graph:
         def capture_begin(self) -> None:
             return None
 
-    begin = captures._wrapper(True, Graph.capture_begin)
+    begin = captures._capturing(True, Graph.capture_begin)
     graph = Graph()
     begin(graph)
     assert captures.any()
@@ -901,11 +901,11 @@ def test_what_stands_in_the_way_of_a_note_is_seen_to_at_once(device: Device) -> 
     device.issue()
     known = device.operations._inbox.known
     assert 1 in known
-    device.operations.captures.began(5)
+    device.operations.graphs.began(5)
     assert not known
     captured = device.issue()
     assert device.ends(captured) == [b"e"]
-    device.operations.captures.ended(5)
+    device.operations.graphs.ended(5)
     device.issue()
     assert 1 in known
 
@@ -917,7 +917,7 @@ def test_where_nobody_can_be_asked_each_is_unknown_at_once(device: Device) -> No
     for _ in range(2):
         assert device.ends(device.issue()) == [b"l"]
         assert not device.operations._inbox.notes
-    device.operations.captures.began(5)
+    device.operations.graphs.began(5)
     assert device.ends(device.issue()) == [b"e"]
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from disttrace.capture.devices import graphs
-from disttrace.capture.devices.completion import PART
 from support.device import Device
 
 
@@ -50,7 +49,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Events:
 def watched(device: Device) -> type[Graph]:
     """A class of graphs whose captures and replays are seen."""
     kind = type("CUDAGraph", (), dict(Graph.__dict__))
-    device.operations.captures.watch(device.capture, PART, SimpleNamespace(CUDAGraph=kind))
+    device.operations.graphs.watch(SimpleNamespace(CUDAGraph=kind))
     return kind
 
 
@@ -95,7 +94,7 @@ def test_a_graph_without_collectives_costs_nothing(events: Events) -> None:
     graph = captured(device, kind(), 1)
     del graph
     gc.collect()
-    assert (replays(device), device.operations.replays._names.entries) == ([], {})
+    assert (replays(device), device.operations.graphs._names.entries) == ([], {})
 
 
 def test_a_replay_that_raises_has_failed(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from disttrace.capture.devices.flight_recorder import (
     Reply,
     unix_offset,
 )
-from disttrace.capture.devices.graphs import GraphCaptures, GraphReplays
+from disttrace.capture.devices.graphs import Graphs
 from disttrace.capture.devices.matching import Note, Running
 from disttrace.capture.devices.recorders import (
     SPOILT,
@@ -79,8 +79,7 @@ def install(capture: Capture) -> None:
     capture.engine.on_undo(PART, "devices", functools.partial(given_to, unwatched))
     capture.on_fork.append(device.forget)
     capture.poll(PART, device.poll, functools.partial(device.look, _LAST_LOOK_S))
-    watch_captures = functools.partial(device.captures.watch, capture, PART)
-    capture.when_imported("torch.cuda.graphs", watch_captures)
+    capture.when_imported("torch.cuda.graphs", device.graphs.watch)
 
     def aborting(group: Any, *args: Any, **kwargs: Any) -> None:
         """It makes every operation look complete: what had not been before has failed."""
@@ -110,8 +109,7 @@ class DeviceOperations(Unwatched):
         self._capture = capture
         self._inbox = matching.make(self._issued, lambda: capture.wake())
         self.add = self._inbox.add  # type: ignore[method-assign]
-        self.replays = GraphReplays(capture, PART, self._replayed)
-        self.captures = GraphCaptures(self.replays, self._inbox.known.clear)
+        self.graphs = Graphs(capture, PART, self._replayed, self._inbox.known.clear)
         self._asker: Asker[_Found] = asker or Asker()
         self._device = AskingDevice()
         self._recorders = Recorders(
@@ -130,8 +128,7 @@ class DeviceOperations(Unwatched):
         self._open.running.clear()
         self._followed.forget()
         self._looking = Lock()
-        self.captures.forget()
-        self.replays.forget()
+        self.graphs.forget()
         self._asker.forget()
 
     # -- what is issued ----------------------------------------------------------------------
@@ -140,7 +137,7 @@ class DeviceOperations(Unwatched):
         """What ``add`` does where a note is not enough."""
         if operation.ended or operation.n in self._open.running:
             return
-        if self.captures.here():
+        if self.graphs.here():
             self._captured(operation)
             name = self._recorders.of(operation.call)
             if name == NATIVE and spoils(operation.call, batched=call is not None):
@@ -168,14 +165,14 @@ class DeviceOperations(Unwatched):
             self._capture.wake()
 
     def enqueued(self, operation: Operation, stream: Any) -> None:
-        if self.captures.here():
+        if self.graphs.here():
             self._captured(operation)
         else:
             self._replayed(operation, graphs.after(stream))
 
     def _captured(self, operation: Operation) -> None:
         """It runs when the graph is replayed."""
-        self.replays.holds(self.captures.graph(), operation.call)
+        self.graphs.holds(operation.call)
         self._recorder.end(operation)
 
     def _replayed(self, operation: Operation, over: Callable[[], bool] | None) -> None:
@@ -210,7 +207,7 @@ class DeviceOperations(Unwatched):
     def _note_further(self, group: int | None, name: str) -> None:
         """From now on a note is enough, until something is out of the ordinary."""
         channel = self._recorders.channel(name)
-        if channel.pausing() or self.captures.any():
+        if channel.pausing() or self.graphs.any():
             return
         self._inbox.capturing = _capturing()
         numbers = None if name in QUERIED else self._capture.op_ids
@@ -341,7 +338,7 @@ class DeviceOperations(Unwatched):
             try:
                 if channel.name not in QUERIED:
                     return channel, ask(question)
-                return channel, self.captures.query(lambda: self._query(ask, question))
+                return channel, self.graphs.query(lambda: self._query(ask, question))
             except ours(Exception) as error:
                 return channel, error
 
@@ -413,7 +410,7 @@ class DeviceOperations(Unwatched):
             self._open.lose(each)
 
     def _ask_works(self) -> None:
-        if not self.captures.any():
+        if not self.graphs.any():
             self._followed.ask()
 
 

@@ -31,35 +31,113 @@ _DEVICE = "cuda"
 Follow = Callable[[Operation, "Callable[[], bool] | None"], None]
 
 
-class GraphReplays:
-    """What each graph holds, by group; ``follow`` gets each replay's operations."""
+_T = TypeVar("_T")
 
-    def __init__(self, capture: Capture, part: str, follow: Follow) -> None:
+# A query under way is awaited so long before a capture begins: it takes milliseconds, or hangs in
+# the driver, where the capture would hang too.
+_PATIENCE_S = 2.0
+
+
+class Graphs:
+    """What is captured now, and what each graph holds, by group. ``follow`` gets each replay's
+    operations. A query of an event from another thread breaks a capture in its strictest mode."""
+
+    def __init__(
+        self, capture: Capture, part: str, follow: Follow, on_begin: Callable[[], None]
+    ) -> None:
         self._capture, self._part, self._follow = capture, part, follow
+        self._on_begin = on_begin
         self._numbers = itertools.count(1)
         self.forget()
 
     def forget(self) -> None:
+        self._by: dict[int, int] = {}  # the capturing thread, by graph
+        self._graphs: dict[int, weakref.ref[Any]] = {}
+        self._asking = Lock()
         self._held: dict[int, dict[int, list[str]]] = {}
         self._names: Registry[tuple[int, list[tuple[int, str]]]] = Registry()
 
-    def holds(self, graph: int | None, call: CallRecord) -> None:
-        """A collective was captured into ``graph``."""
+    def watch(self, module: Any) -> None:
+        """Patch the two ends of ``torch.cuda.graphs.CUDAGraph``'s captures, and its replays."""
+        patch = functools.partial(self._capture.engine.attribute, self._part, module.CUDAGraph)
+        patch("replay", self._replaying)
+        for name in ("capture_begin", "capture_end", "capture_end_post"):
+            patch(name, functools.partial(self._capturing, name == "capture_begin"))
+
+    # -- captures ----------------------------------------------------------------------------
+
+    def began(self, graph: int) -> None:
+        """A capture is about to begin, on this thread: wait for the query under way. What the graph
+        held before is gone."""
+        self._by[graph] = get_ident()
+        self._held.pop(graph, None)
+        self._names.entries.pop(graph, None)
+        self._on_begin()
+        if self._asking.acquire(timeout=_PATIENCE_S):
+            self._asking.release()
+
+    def ended(self, graph: int) -> None:
+        self._by.pop(graph, None)
+        self._graphs.pop(graph, None)
+
+    def here(self) -> bool:
+        """Whether this thread captures: what it issues runs when the graph is replayed."""
+        if self._by and get_ident() in self._by.values():
+            return True
+        return _captured_by_others()
+
+    def any(self) -> bool:
+        return bool(self._by)
+
+    def query(self, ask: Callable[[], _T]) -> _T | None:
+        """What ``ask`` gives; None where something is captured, and it is not called."""
+        with self._asking:
+            return None if self._by else ask()
+
+    def holds(self, call: CallRecord) -> None:
+        """A collective was captured, in this thread or one of autograd's, if by torch's means."""
+        by = self._by
+        mine = [graph for graph, thread in by.items() if thread == get_ident()]
+        graph = mine[-1] if mine else next(iter(by), None) if len(by) == 1 else None
         if graph is not None and call.group is not None and call.counter is not None:
             self._held.setdefault(graph, {}).setdefault(call.group, []).append(call.op)
 
-    def began(self, graph: int) -> None:
-        """Its capture begins: what it held before is gone."""
-        self._held.pop(graph, None)
-        self._names.entries.pop(graph, None)
+    def _watch_end(self, graph: Any) -> None:
+        """A capture whose graph is gone is over, also where it was not ended."""
+        number = id(graph)
+        # C's, for what a signal handler raises in a callback is lost: ``_by.pop(number, ref)``.
+        gone = functools.partial(self._by.pop, number)
+        try:
+            self._graphs[number] = weakref.ref(graph, gone)
+        except ours(TypeError):
+            pass  # no weak references
 
-    def captured(self, graph: Any) -> None:
+    def _capturing(self, begins: bool, original: Function) -> Function:
+        def method(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            if begins:
+                self.began(id(graph))
+                self._watch_end(graph)
+            over = True
+            try:
+                result = original(graph, *args, **kwargs)
+                over = not begins
+                return result
+            finally:
+                if over:
+                    self._name(graph)
+                    self.ended(id(graph))
+
+        return method
+
+    def _name(self, graph: Any) -> None:
         held = self._held.pop(id(graph), None)
         if held is not None:
             names = [(group, f"graph_replay({_contents(ops)})") for group, ops in held.items()]
             self._names.add(graph, (next(self._numbers), names))
 
-    def wrapper(self, original: Function) -> Function:
+    # -- replays -----------------------------------------------------------------------------
+
+    def _replaying(self, original: Function) -> Function:
         guard, part = self._capture.guard, self._part
 
         def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
@@ -120,93 +198,6 @@ def after(stream: Any) -> Callable[[], bool] | None:
     event.record(*([stream] if isinstance(stream, torch.cuda.Stream) else []))
     found: Callable[[], bool] = event.query
     return found
-
-
-_T = TypeVar("_T")
-
-# A query under way is awaited so long before a capture begins: it takes milliseconds, or hangs in
-# the driver, where the capture would hang too.
-_PATIENCE_S = 2.0
-
-
-class GraphCaptures:
-    """A query of an event from another thread breaks a capture in its strictest mode."""
-
-    def __init__(self, replays: GraphReplays, on_begin: Callable[[], None]) -> None:
-        self._replays = replays
-        self._on_begin = on_begin
-        self.forget()
-
-    def forget(self) -> None:
-        self._by: dict[int, int] = {}  # the capturing thread, by graph
-        self._graphs: dict[int, weakref.ref[Any]] = {}
-        self._asking = Lock()
-
-    def began(self, graph: int) -> None:
-        """A capture is about to begin, on this thread: wait for the query under way."""
-        self._by[graph] = get_ident()
-        self._replays.began(graph)
-        self._on_begin()
-        if self._asking.acquire(timeout=_PATIENCE_S):
-            self._asking.release()
-
-    def ended(self, graph: int) -> None:
-        self._by.pop(graph, None)
-        self._graphs.pop(graph, None)
-
-    def here(self) -> bool:
-        """Whether this thread captures: what it issues runs when the graph is replayed."""
-        if self._by and get_ident() in self._by.values():
-            return True
-        return _captured_by_others()
-
-    def any(self) -> bool:
-        return bool(self._by)
-
-    def query(self, ask: Callable[[], _T]) -> _T | None:
-        """What ``ask`` gives; None where something is captured, and it is not called."""
-        with self._asking:
-            return None if self._by else ask()
-
-    def graph(self) -> int | None:
-        """The graph of this thread's operations, also of autograd's threads; None: not torch's."""
-        by = self._by
-        mine = [graph for graph, thread in by.items() if thread == get_ident()]
-        return mine[-1] if mine else next(iter(by), None) if len(by) == 1 else None
-
-    def watch(self, capture: Capture, part: str, module: Any) -> None:
-        """Patch the two ends of ``torch.cuda.graphs.CUDAGraph``'s captures, and its replays."""
-        capture.engine.attribute(part, module.CUDAGraph, "replay", self._replays.wrapper)
-        for name in ("capture_begin", "capture_end", "capture_end_post"):
-            wrapper = functools.partial(self._wrapper, name == "capture_begin")
-            capture.engine.attribute(part, module.CUDAGraph, name, wrapper)
-
-    def _watch_end(self, graph: Any) -> None:
-        """A capture whose graph is gone is over, also where it was not ended."""
-        number = id(graph)
-        # C's, for what a signal handler raises in a callback is lost: ``_by.pop(number, ref)``.
-        gone = functools.partial(self._by.pop, number)
-        try:
-            self._graphs[number] = weakref.ref(graph, gone)
-        except ours(TypeError):
-            pass  # no weak references
-
-    def _wrapper(self, begins: bool, original: Callable[..., Any]) -> Callable[..., Any]:
-        def method(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            if begins:
-                self.began(id(graph))
-                self._watch_end(graph)
-            over = True
-            try:
-                result = original(graph, *args, **kwargs)
-                over = not begins
-                return result
-            finally:
-                if over:
-                    self._replays.captured(graph)
-                    self.ended(id(graph))
-
-        return method
 
 
 def _captured_by_others() -> bool:
