@@ -76,7 +76,7 @@ class ClockAnchor:
 
 
 class Identity:
-    """The labels of one process, as they were when it started or was forked."""
+    """The labels of one process, as of its start or fork; ``role`` may change."""
 
     parent: str | None
     launcher: str | None
@@ -168,10 +168,11 @@ def command_line() -> list[str]:
     return list(getattr(sys, "orig_argv", None) or getattr(sys, "argv", None) or [])
 
 
-def handed_down(identity: Identity, role: str) -> str:
+def handed_down(identity: Identity) -> str:
     """Value of ``PARENT_VARIABLE`` for the children of ``identity``."""
-    above = f"@{identity.launcher}" if identity.launcher and role != AGENT else ""
-    return f"{identity.process},{role}{'/' if identity.by_host else ''}{above},{identity.job}"
+    above = f"@{identity.launcher}" if identity.launcher and identity.role != AGENT else ""
+    role = f"{identity.role}{'/' if identity.by_host else ''}"
+    return f"{identity.process},{role}{above},{identity.job}"
 
 
 def _parent(

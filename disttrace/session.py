@@ -63,7 +63,6 @@ class Session:
         self.identity = drawn or Identity(os.environ, job=config.job)
         if config.job is not None and self.identity.job != config.job:
             self.identity.job, self.identity.job_source = config.job, JOB_VARIABLE
-        self.role = self.identity.role
         self._reporter = reporter
         self._versions: dict[str, Any] | None = None
         self._journal: JournalWriter | None = None
@@ -133,8 +132,9 @@ class Session:
             self._hook.when_imported("opentelemetry.trace", _note_spans(self.recorder))
         self._hook.when_imported(_DISTRIBUTED, self._torch_arrived)
         # Who adopts orphans has to be there for those who want a companion, and wants none itself.
-        self._only_adopts = self.role not in (AGENT, WORKER) and detached.adopts()
-        if self.role in (AGENT, WORKER) or self._only_adopts:
+        is_of_job = self.identity.role in (AGENT, WORKER)
+        self._only_adopts = not is_of_job and detached.adopts()
+        if is_of_job or self._only_adopts:
             self.recorder.open()
 
     def stop(self) -> None:
@@ -161,7 +161,6 @@ class Session:
     def forked(self) -> None:
         """In a forked child: a process of its own, with a journal of its own."""
         self.identity = Identity(os.environ, job=self.config.job, forked_from=self.identity)
-        self.role = self.identity.role
         self._only_adopts = False
         self.recorder.after_fork(t0=self.identity.clock.mono_ns)
         self.live.in_child()
@@ -173,7 +172,7 @@ class Session:
         if self._versions is not None:
             self._versions["t"] = self.recorder.now()
         self._ending.forked()
-        os.environ[PARENT_VARIABLE] = handed_down(self.identity, self.role)
+        os.environ[PARENT_VARIABLE] = handed_down(self.identity)
         self.catch_up()
 
     def catch_up(self) -> None:
@@ -220,7 +219,7 @@ class Session:
             make_folder_below(root, folder, mode)
         except foreign.ours(OSError) as error:
             self.identity.spread = False
-            self._is(self.role)  # what it starts needs not try
+            self._is(self.identity.role)  # what it starts needs not try
             return root, f"{folder} cannot be used ({errors.first_line(error)})"
         return folder, None
 
@@ -240,9 +239,7 @@ class Session:
         try:
             self._voice.finish()
             stands = self._voice.stands
-            found = last_word.ask(
-                self.config, self.identity, role=self.role, code=code, stands=stands
-            )
+            found = last_word.ask(self.config, self.identity, code=code, stands=stands)
             if found is not None:
                 self._voice.announce(found.get("lines"), found.get("objects"))
                 listeners.tell(found.get("objects"))
@@ -259,13 +256,12 @@ class Session:
             **header,
             "boot_id": self.identity.host,  # no Linux: processes of one host still compare
             **proc.own(),
-            "role": self.role,
             "disttrace": __version__,
             "settings": chosen(self.config),
             "filesystem": filesystem(self.config.dir),
         }
         versions = [] if self._versions is None else [{DEF: "versions", **self._versions}]
-        if self.role == MAIN and (claimed := launched_rank(os.environ)) is not None:
+        if self.identity.role == MAIN and (claimed := launched_rank(os.environ)) is not None:
             self._is(WORKER)
             mine = {DEF: "identity", "t": self.recorder.now(), **claimed, "role": WORKER}
             versions.append(mine)
@@ -295,15 +291,16 @@ class Session:
             self.capture.fail("torch.distributed", error)
 
     def _progress_mark(self) -> object:
-        ranks = self.role in (AGENT, WORKER)
+        role = self.identity.role
+        ranks = role in (AGENT, WORKER)
         if self._only_adopts and not ranks and not self.recorder.core.begins_in_flight():
             return None
-        return self.recorder.progress_mark(launcher=self.role == AGENT)
+        return self.recorder.progress_mark(launcher=role == AGENT)
 
     def _identified(self, keys: Mapping[str, Any]) -> None:
         """The process claims a rank towards others, or launches such processes."""
         role = keys.get("role", WORKER)
-        if role == self.role == AGENT:
+        if role == self.identity.role == AGENT:
             return
         self._is(role)
         self.recorder.note(
@@ -311,8 +308,8 @@ class Session:
         )
 
     def _is(self, role: str) -> None:
-        self.role = role
-        os.environ[PARENT_VARIABLE] = handed_down(self.identity, role)
+        self.identity.role = role
+        os.environ[PARENT_VARIABLE] = handed_down(self.identity)
 
     def _left_journal(self, pid: int, unknown: bool) -> bool:
         """Whether a process launched here has a journal; ``unknown`` where there is no telling."""
@@ -356,7 +353,7 @@ class Session:
         """Put into the environment what children need, and remember what stood there."""
         handed = {
             **to_environ(self.config, os.environ),
-            PARENT_VARIABLE: handed_down(self.identity, self.role),
+            PARENT_VARIABLE: handed_down(self.identity),
         }
         if self._companion.exports:
             handed |= _trace_of(self.identity, os.environ)
@@ -441,7 +438,7 @@ def live() -> dict[str, Any]:
     if session is None:
         return {}
     # Who merely inherited the variables has no rank.
-    rank = listeners.launched_as() if session.role == WORKER else None
+    rank = listeners.launched_as() if session.identity.role == WORKER else None
     who, has_journal = session.identity, session._journal is not None
     # None: the folder is gone.
     path = foreign.attempt(session._companion.live, who) if has_journal else None

@@ -233,7 +233,7 @@ class _BeforeTorch:
         self.environment = HandedDown()
 
     def hand_down(self) -> None:
-        self.environment.put(PARENT_VARIABLE, handed_down(self.identity, self.identity.role))
+        self.environment.put(PARENT_VARIABLE, handed_down(self.identity))
         named = _of_project("dir")  # looked for in any case: later the file is the program's own
         folder = os.environ.get(DIR_VARIABLE) or named or DEFAULT_DIR
         if folder.strip() and not os.path.isabs(folder):

@@ -7,15 +7,14 @@ judge what they did, and a strict replay what they would have done where nothing
 from __future__ import annotations
 
 import argparse
-import ast
-import importlib
+import importlib.util
 import os
 import re
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,7 +116,7 @@ class Rehearsal:
             os.environ.setdefault(name, value)
         if self.arguments.device == "cpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        _import_once(self.program)
+        ranks.import_once()
         running = self._start()
         started = time.monotonic()
         self.deadline = started + self.arguments.timeout
@@ -271,21 +270,6 @@ def _room_for(n: int) -> None:
         )
 
 
-def _import_once(program: Program) -> None:
-    """Import here what all ranks would import: torch, and what of installed packages is named."""
-    ranks.import_once()
-    text = _source(program)
-    lazy = "torch._dynamo" if re.search(r"functional|compile|DTensor|fully_shard", text) else None
-    for name in dict.fromkeys([*_imports(text), *([lazy] if lazy else [])]):
-        spec_root = name.partition(".")[0]
-        try:
-            spec = importlib.util.find_spec(spec_root)
-            if spec is not None and spec.origin and "site-packages" in spec.origin:
-                importlib.import_module(name)
-        except Exception:  # whatever is wrong with it, the program meets it by itself
-            continue
-
-
 def _source(program: Program) -> str:
     path = program.target
     if program.module:
@@ -299,18 +283,6 @@ def _source(program: Program) -> str:
         return Path(path).read_text("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _imports(text: str) -> Iterator[str]:
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return
-    for node in tree.body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
 
 
 def _names_device(program: Program) -> bool:

@@ -40,11 +40,10 @@ _MOST_LOOKED_AT = 64
 _BAD = (b'{"%s":"failure"' % DEF.encode(), b'"event":"failed"')
 
 
-def ask(
-    config: Config, identity: Identity, *, role: str, code: int, stands: bool
-) -> Mapping[str, Any] | None:
+def ask(config: Config, identity: Identity, *, code: int, stands: bool) -> Mapping[str, Any] | None:
     """What to announce, or None. ``code``: that of this process; ``stands``: it announced a stall
     last. Raises OSError, ValueError, RuntimeError."""
+    role = identity.role
     may_speak = role == AGENT or identity.parent is None  # no process above this one will
     if not config.heartbeat or not (stands or may_speak):
         return None
