@@ -88,16 +88,6 @@ class Engine:
         self._patches.append(_Patch(part, f"{inner.__module__}.{inner.__qualname__}", undo))
         return True
 
-    def addition(self, part: str, owner: type, name: str, value: Any) -> None:
-        """Give ``owner`` an attribute of its own that it only inherits."""
-        setattr(owner, name, value)
-
-        def undo() -> None:
-            if owner.__dict__.get(name) is value:
-                delattr(owner, name)
-
-        self._patches.append(_Patch(part, f"{owner.__name__}.{name}", undo))
-
     def value(self, part: str, holder: Any, name: str, replacement: Any) -> Any:
         """Set ``holder.name``, a plain attribute such as ``sys.excepthook``; also where pickle
         looks for it, as `posix._exit` for `os._exit`. Returns what stands there."""

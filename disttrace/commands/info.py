@@ -125,15 +125,16 @@ def _capture(*, queried: bool) -> dict[str, Any]:
             why = "this torch was built without torch.distributed: there is nothing to trace"
             return {**nothing, "not_captured": [why], "problem": None}
         from disttrace.capture import parts
+        from disttrace.capture.devices import flight_recorder
 
-        seen = parts.coverage()
+        seen = list(flight_recorder.statements())
     except Exception as error:  # a broken torch is what this command is for
         problem = f"torch cannot be examined: {type(error).__name__}: {error}"
         return {**nothing, "problem": problem}
     return {
-        "parts": [{"name": name, "state": state} for name, state in seen.parts],
-        "not_captured": seen.not_captured,
-        "devices": _devices(seen.devices, queried=queried),
+        "parts": [name for name, _ in parts.parts()],
+        "not_captured": parts.not_captured(),
+        "devices": _devices(seen, queried=queried),
         "problem": None,
     }
 
@@ -187,7 +188,7 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     capture = report["capture"]
     if capture["problem"]:
         yield f"  ! {capture['problem']}"
-    yield from _table([(part["name"], part["state"], "") for part in capture["parts"]])
+    yield from (f"  {part}" for part in capture["parts"])
     for one in capture["devices"]:
         advice = f" ({one['set']})" if one["set"] else ""
         yield f"  completion of {one['backend']}: {one['completion']}{advice}"

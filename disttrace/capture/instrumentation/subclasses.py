@@ -44,15 +44,24 @@ def install(capture: Capture) -> None:
     for base in bases:
         for owner in subclasses(base):
             instrument(owner)
-        capture.engine.addition(PART, base, "__init_subclass__", _hook(capture, base, instrument))
+        _hook(capture, base, instrument)
     appeared = functools.partial(capture.guard, PART, look)
     capture.groups.on_new.append(appeared)
     capture.engine.on_undo(PART, "groups' classes", lambda: capture.groups.on_new.remove(appeared))
 
 
-def _hook(capture: Capture, base: Any, instrument: Callable[[type], None]) -> Any:
+def _hook(capture: Capture, base: Any, instrument: Callable[[type], None]) -> None:
+    """Hear of classes that are made below ``base``, which only inherits what is asked then."""
+
     def __init_subclass__(cls: type, /, **kwargs: Any) -> None:
         super(base, cls).__init_subclass__(**kwargs)
         capture.guard(PART, instrument, cls)
 
-    return classmethod(__init_subclass__)
+    own: Any = classmethod(__init_subclass__)
+    base.__init_subclass__ = own
+
+    def undo() -> None:
+        if base.__dict__.get("__init_subclass__") is own:
+            del base.__init_subclass__
+
+    capture.engine.on_undo(PART, f"{base.__name__}.__init_subclass__", undo)
