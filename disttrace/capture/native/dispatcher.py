@@ -23,12 +23,10 @@ from disttrace.capture.native import functional, hooks
 from disttrace.capture.native.kernels import (
     WITHIN,
     Kernels,
-    after_key,
     before_cxx_issues,
     guarded,
     including,
     operators,
-    redispatch_of,
     schema_of,
     watch_operators,
 )
@@ -73,11 +71,7 @@ def install(capture: Capture) -> None:
 def _kernel(
     capture: Capture, kernels: Kernels, reader: _SchemaReader, seen: Callable[[CallRecord], None]
 ) -> Callable[..., Any]:
-    redispatch, after = redispatch_of(_NAMESPACE, reader.row.operator), after_key(kernels.key)
-    unbox_work = c10d.Work.unbox
-
-    def pass_on(keyset: Any, *args: Any) -> Any:
-        return redispatch(keyset & after, *args)
+    pass_on, unbox_work = kernels.passing_on(reader.row.operator), c10d.Work.unbox
 
     def begin(thread: ThreadState, _: Any, args: Args, __: Any, frame: Any) -> Operation | None:
         if kernels.off:

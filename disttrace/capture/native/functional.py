@@ -26,10 +26,8 @@ from disttrace.capture.native.kernels import (
     Appeared,
     Kernels,
     OperatorCalls,
-    after_key,
     before_cxx_issues,
     issuers,
-    redispatch_of,
 )
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.hot_path import freeze, native_wrapper
@@ -166,9 +164,8 @@ def install(capture: Capture) -> None:
     part = _Waits(capture, PART)
 
     def place(kernels: Kernels) -> None:
-        redispatch, after = redispatch_of(FUNCTIONAL, _WAIT), after_key()
-        waiting = part.plainly(redispatch, lambda value: not kernels.off and _runs(value))
-        kernels.put(_WAIT, lambda keyset, tensor: waiting(keyset & after, tensor))
+        pass_on = kernels.passing_on(_WAIT)
+        kernels.put(_WAIT, part.plainly(pass_on, lambda one: not kernels.off and _runs(one)))
 
     kernels = Kernels(capture, PART, FUNCTIONAL, place)
     OperatorCalls(capture, PART, part.of_operators, kernels.once).watch(

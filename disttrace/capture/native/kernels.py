@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch._C import _dispatch_keyset_full_after
 
 from disttrace import dynamo
 from disttrace.capture.wrapping.context import Capture
@@ -61,6 +62,17 @@ class Kernels:
             first, self._asked = not (self._asked or self.off), True
             if first:
                 self._place(self)
+
+    def passing_on(self, name: str) -> Callable[..., Any]:
+        """Passes the keys and arguments with which a kernel was called on to what is behind it."""
+        handle = torch._C._dispatch_find_schema_or_throw(f"{self._namespace}::{name}", "")
+        redispatch = handle.redispatch_boxed
+        behind = _dispatch_keyset_full_after(torch._C._parse_dispatch_key(self.key))
+
+        def pass_on(keyset: Any, *args: Any) -> Any:
+            return redispatch(keyset & behind, *args)
+
+        return pass_on
 
     def put(self, name: str, traced: Callable[..., Any]) -> None:
         """Have ``traced(keyset, *arguments)`` called for the operator ``name``."""
@@ -109,20 +121,6 @@ def operators(namespace: str) -> Iterator[str]:
 def schema_of(namespace: str, name: str) -> Any:
     """The schema of an operator."""
     return torch._C._get_schema(f"{namespace}::{name}", "")
-
-
-def redispatch_of(namespace: str, name: str) -> Callable[..., Any]:
-    """``redispatch(keyset, *arguments)`` of an operator, without a Python frame of its own."""
-    handle = torch._C._dispatch_find_schema_or_throw(f"{namespace}::{name}", "")
-    redispatch: Callable[..., Any] = handle.redispatch_boxed
-    return redispatch
-
-
-def after_key(name: str = KEY) -> Any:
-    """The keys to pass an operator on with: ``keyset & after_key()``."""
-    from torch._C import _dispatch_keyset_full_after
-
-    return _dispatch_keyset_full_after(torch._C._parse_dispatch_key(name))
 
 
 @contextlib.contextmanager
