@@ -48,7 +48,7 @@ def test_an_error_tells_abort(happened: bool, end: bytes, monkeypatch: pytest.Mo
     """Of any error, long before a time-out: torch notes it before it aborts."""
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
     device = Device()
-    monkeypatch.setattr(device.operations._answers._aborts, "happened", lambda group: happened)
+    monkeypatch.setattr(device.operations._answers, "_has_error", lambda group: happened)
     operation = device.issue(state="completed")
     assert not device.poll(2)
     assert device.ends(operation) == [end]

@@ -21,30 +21,6 @@ _ABORTING = ("1", "2")
 _WELL = "SUCCESS"
 
 
-class Aborts:
-    """Whether what looks complete was aborted; ``possible``: else nothing needs to be queried.
-
-    In modes 1 and 2 of ``TORCH_NCCL_ASYNC_ERROR_HANDLING`` torch's watchdog aborts communicators
-    after a time-out or any other error of NCCL's. Their kernels end then, and their events are
-    complete like those of operations that did their work.
-    """
-
-    def __init__(self, groups: Groups) -> None:
-        self._groups = groups
-        self.possible = any(os.environ.get(name) in _ABORTING for name in _MODES)
-
-    def happened(self, group: int | None) -> bool | None:
-        """Whether an error of the group's is known, which torch notes before it aborts; None where
-        this torch does not tell. Called after an operation was seen complete, so it decides."""
-        entry = self._groups.by_number(group)
-        live = None if entry is None else entry.reference()
-        for device in {} if entry is None else entry.backends:
-            error: Any = foreign.attempt(lambda d=device: backend_for(live, d).get_error())
-            if error is not None:
-                return bool(error.name != _WELL)
-        return None
-
-
 _TIMING = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING", "TORCH_NCCL_DESYNC_DEBUG")
 _RETIRED_NS = 1_000_000_000  # the backend's own duration comes when its entry is retired
 _MISSES = 2
@@ -88,10 +64,16 @@ class Open:
 
 
 class Answers:
-    """Binds operations to their entries, and ends those that are over by their entries."""
+    """Binds operations to their entries, and ends those that are over by their entries.
 
-    def __init__(self, opened: Open, aborts: Aborts) -> None:
-        self._open, self._aborts = opened, aborts
+    In modes 1 and 2 of ``TORCH_NCCL_ASYNC_ERROR_HANDLING`` torch's watchdog aborts communicators
+    after a time-out or any other error of NCCL's. Their kernels end then, and their events are
+    complete like those of operations that did their work.
+    """
+
+    def __init__(self, opened: Open, groups: Groups) -> None:
+        self._open, self._groups = opened, groups
+        self._may_be_aborted = any(os.environ.get(name) in _ABORTING for name in _MODES)
         self.timed = is_on(_TIMING) or os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
 
     def take(self, channel: Channel, answer: Reply) -> bool:
@@ -168,7 +150,7 @@ class Answers:
         if late and answer.answered - each.until < _RETIRED_NS:
             each.gone = each.gone or answer.answered
             return
-        if self._aborts.possible and not self._stands(each, records, answer):
+        if self._may_be_aborted and not self._stands(each, records, answer):
             return
         if each.stream is not None:
             reached = channel.reached.get(each.stream, -1)
@@ -184,12 +166,23 @@ class Answers:
     def _stands(self, each: Running, records: Iterable[Record], answer: Reply) -> bool:
         """Whether it did its work, and was not aborted. Where torch does not tell, that is known
         when a younger one completes that was issued after it had been seen complete."""
-        happened = self._aborts.happened(each.operation.call.group)
+        happened = self._has_error(each.operation.call.group)
         if happened or (happened is None and any(map(_timed_out, records))):
             self._open.fail(each, _ABORTED)
         elif happened is None:
             each.doubted = each.doubted or answer.answered
         return happened is False
+
+    def _has_error(self, group: int | None) -> bool | None:
+        """Whether an error of the group's is known, which torch notes before it aborts; None where
+        this torch does not tell. Called after an operation was seen complete, so it decides."""
+        entry = self._groups.by_number(group)
+        live = None if entry is None else entry.reference()
+        for device in {} if entry is None else entry.backends:
+            error: Any = foreign.attempt(lambda d=device: backend_for(live, d).get_error())
+            if error is not None:
+                return bool(error.name != _WELL)
+        return None
 
     def stop_doubting(self) -> None:
         """Nothing younger will tell: what is doubted by now is unknown."""

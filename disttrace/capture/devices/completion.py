@@ -17,7 +17,7 @@ from typing import Any
 
 from disttrace import errors
 from disttrace.capture.devices import flight_recorder, graphs, matching
-from disttrace.capture.devices.answers import STEP, Aborts, Answers, Open
+from disttrace.capture.devices.answers import STEP, Answers, Open
 from disttrace.capture.devices.asker import Asker, AskingDevice, is_of_device
 from disttrace.capture.devices.flight_recorder import (
     NATIVE,
@@ -117,7 +117,7 @@ class DeviceOperations(Unwatched):
         )
         self.blocking = self._recorders.blocking  # so each wait is the end of what it waits for
         self._open = Open(capture.recorder)
-        self._answers = Answers(self._open, Aborts(capture.groups))
+        self._answers = Answers(self._open, capture.groups)
         self._followed = Followed(capture.recorder, self._unknown)
         self._noted_ns = 0  # spent on what was noted, since the last answer
         self.forget()
