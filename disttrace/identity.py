@@ -131,6 +131,35 @@ class Identity:
         """How the names of journals of this job's process ``pid`` on this host begin."""
         return "".join(f"{file_part(part)}-" for part in (self.job, self.host, str(pid)))
 
+    def launched(self, environ: "Mapping[str, str]") -> "dict[str, Any]":
+        """Run and attempt, where a launcher wrote them into ``environ`` after its start."""
+        found: dict[str, Any] = {}
+        if self.attempt is None:
+            found["attempt"] = integer(environ.get("TORCHELASTIC_RESTART_COUNT"))
+        if self.run is None:
+            found["run"] = environ.get("TORCHELASTIC_RUN_ID")
+        return {key: value for key, value in found.items() if value is not None}
+
+    def record(self, argv: list[str]) -> "dict[str, Any]":
+        """The process's part of the journal's first line; ``argv`` is masked already."""
+        labels = "process parent job job_source run attempt host pid ppid role env"
+        return {
+            **{name: getattr(self, name) for name in labels.split()},
+            "start_ns": self.clock.unix_ns,
+            "argv": argv,
+            "cwd": working_directory(),
+            "python": sys.version.split()[0],
+            "t0": self.clock.mono_ns,
+            "unix_ns": self.clock.unix_ns,
+            "error_ns": self.clock.error_ns,
+        }
+
+    def handed_down(self) -> str:
+        """Value of ``PARENT_VARIABLE`` for the children of this process."""
+        above = f"@{self.launcher}" if self.launcher and self.role != AGENT else ""
+        role = f"{self.role}{'/' if self.by_host else ''}"
+        return f"{self.process},{role}{above},{self.job}"
+
 
 def file_part(label: str) -> str:
     """``label`` as a part of a file's name: no separator, nothing that a shell takes apart."""
@@ -138,41 +167,9 @@ def file_part(label: str) -> str:
     return "".join(kept)
 
 
-def launch(identity: Identity, environ: "Mapping[str, str]") -> "dict[str, Any]":
-    """Run and attempt, where a launcher wrote them into ``environ`` after the process started."""
-    found: dict[str, Any] = {}
-    if identity.attempt is None:
-        found["attempt"] = integer(environ.get("TORCHELASTIC_RESTART_COUNT"))
-    if identity.run is None:
-        found["run"] = environ.get("TORCHELASTIC_RUN_ID")
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def process_record(identity: Identity, argv: list[str]) -> "dict[str, Any]":
-    """The process's part of the journal's first line; ``argv`` is masked already."""
-    labels = "process parent job job_source run attempt host pid ppid role env"
-    return {
-        **{name: getattr(identity, name) for name in labels.split()},
-        "start_ns": identity.clock.unix_ns,
-        "argv": argv,
-        "cwd": working_directory(),
-        "python": sys.version.split()[0],
-        "t0": identity.clock.mono_ns,
-        "unix_ns": identity.clock.unix_ns,
-        "error_ns": identity.clock.error_ns,
-    }
-
-
 def command_line() -> list[str]:
     """The interpreter's own arguments, which exist before ``sys.argv`` does."""
     return list(getattr(sys, "orig_argv", None) or getattr(sys, "argv", None) or [])
-
-
-def handed_down(identity: Identity) -> str:
-    """Value of ``PARENT_VARIABLE`` for the children of ``identity``."""
-    above = f"@{identity.launcher}" if identity.launcher and identity.role != AGENT else ""
-    role = f"{identity.role}{'/' if identity.by_host else ''}"
-    return f"{identity.process},{role}{above},{identity.job}"
 
 
 def _parent(

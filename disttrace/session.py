@@ -21,10 +21,7 @@ from disttrace.identity import (
     WORKER,
     Identity,
     command_line,
-    handed_down,
-    launch,
     launched_rank,
-    process_record,
 )
 from disttrace.journal import proc, standard_library
 from disttrace.journal.format import DEF, FORMAT, UNINSTALLED, job_trace_id, process_span_id
@@ -172,7 +169,7 @@ class Session:
         if self._versions is not None:
             self._versions["t"] = self.recorder.now()
         self._ending.forked()
-        os.environ[PARENT_VARIABLE] = handed_down(self.identity)
+        os.environ[PARENT_VARIABLE] = self.identity.handed_down()
         self.catch_up()
 
     def catch_up(self) -> None:
@@ -249,7 +246,7 @@ class Session:
 
     def _opening(self) -> list[Mapping[str, Any]]:
         """The records a journal starts with."""
-        header = process_record(self.identity, redact.current.argv(command_line()))
+        header = self.identity.record(redact.current.argv(command_line()))
         first = {
             DEF: "process",
             "format": FORMAT,
@@ -303,12 +300,12 @@ class Session:
             return
         self._is(role)
         self.recorder.note(
-            "identity", **launch(self.identity, os.environ), **{**keys, "role": role}
+            "identity", **self.identity.launched(os.environ), **{**keys, "role": role}
         )
 
     def _is(self, role: str) -> None:
         self.identity.role = role
-        os.environ[PARENT_VARIABLE] = handed_down(self.identity)
+        os.environ[PARENT_VARIABLE] = self.identity.handed_down()
 
     def _left_journal(self, pid: int, unknown: bool) -> bool:
         """Whether a process launched here has a journal; ``unknown`` where there is no telling."""
@@ -352,7 +349,7 @@ class Session:
         """Put into the environment what children need, and remember what stood there."""
         handed = {
             **to_environ(self.config, os.environ),
-            PARENT_VARIABLE: handed_down(self.identity),
+            PARENT_VARIABLE: self.identity.handed_down(),
         }
         if self._companion.exports:
             handed |= _trace_of(self.identity, os.environ)

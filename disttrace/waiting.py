@@ -12,7 +12,7 @@ import os
 import sys
 from _thread import get_ident
 
-from disttrace.identity import JOB_VARIABLE, PARENT_VARIABLE, Identity, handed_down
+from disttrace.identity import JOB_VARIABLE, PARENT_VARIABLE, Identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class _BeforeTorch:
         self.environment = HandedDown()
 
     def hand_down(self) -> None:
-        self.environment.put(PARENT_VARIABLE, handed_down(self.identity))
+        self.environment.put(PARENT_VARIABLE, self.identity.handed_down())
         named = _of_project("dir")  # looked for in any case: later the file is the program's own
         folder = os.environ.get(DIR_VARIABLE) or named or DEFAULT_DIR
         if folder.strip() and not os.path.isabs(folder):

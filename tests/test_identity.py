@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from disttrace import identity
-from disttrace.identity import Identity, handed_down
+from disttrace.identity import Identity
 
 LAUNCHED = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "none"}
 
@@ -51,7 +51,7 @@ def test_an_agents_command(monkeypatch: pytest.MonkeyPatch, argv: list[str], rol
 
 def test_a_launched_worker_has_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """RANK counts under an agent, and without a traced parent."""
-    handed = handed_down(agent(monkeypatch))
+    handed = agent(monkeypatch).handed_down()
     worker = Identity({**LAUNCHED, identity.PARENT_VARIABLE: handed})
     assert (worker.role, worker.rank) == ("worker", 3)
     assert (Identity(LAUNCHED).role, Identity(LAUNCHED).rank) == ("worker", 3)
@@ -60,7 +60,7 @@ def test_a_launched_worker_has_its_rank(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_child_of_a_worker_inherits_no_rank() -> None:
     """Data loaders see their parent's RANK, and are not that rank."""
     worker = Identity(LAUNCHED)
-    environ = {**LAUNCHED, identity.PARENT_VARIABLE: handed_down(worker)}
+    environ = {**LAUNCHED, identity.PARENT_VARIABLE: worker.handed_down()}
     child = Identity(environ)
     assert (child.role, child.rank, child.parent) == ("child", None, worker.process)
     forked = Identity(environ, forked_from=child)
@@ -90,7 +90,7 @@ def test_run_id_none_is_no_id() -> None:
 
 def test_an_agent_is_a_launch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two torchruns started by one traced program are two jobs."""
-    environ = {identity.PARENT_VARIABLE: handed_down(Identity({}))}
+    environ = {identity.PARENT_VARIABLE: Identity({}).handed_down()}
     assert agent(monkeypatch, environ).job != agent(monkeypatch, environ).job
 
 

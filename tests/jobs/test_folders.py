@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from disttrace.cli import main
-from disttrace.identity import PARENT_VARIABLE, Identity, handed_down
+from disttrace.identity import PARENT_VARIABLE, Identity
 from support.preloaded import preloaded
 from support.processes import ROOT, clean_environ, companions, free_port, wait_until
 
@@ -89,8 +89,8 @@ def test_whoever_is_started_lies_where_the_starter_does(monkeypatch: pytest.Monk
         agent = Identity({})
         monkeypatch.setattr(sys, "orig_argv", ["python", "x.py"])
         environ = {**TWO_HOSTS, "WORLD_SIZE": alone}
-        worker = Identity({**environ, PARENT_VARIABLE: handed_down(agent, "agent")})
-        handed = {**environ, PARENT_VARIABLE: handed_down(worker, "worker")}
+        worker = Identity({**environ, PARENT_VARIABLE: agent.handed_down()})
+        handed = {**environ, PARENT_VARIABLE: worker.handed_down()}
         child, forked = Identity(handed), Identity(handed, forked_from=worker)
         assert (worker.role, worker.launcher) == ("worker", agent.process)
         assert (child.role, child.launcher, child.job) == ("child", agent.process, "r7")
