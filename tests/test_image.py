@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from support.journals import S
 from support.processes import ROOT, clean_environ, run_program
-from support.scenes import S, hang_without, stand
+from support.scenes import hang_without
 
 TEXT = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
@@ -37,7 +38,7 @@ def test_the_steps_of_the_image(tmp_path: Path) -> None:
     run_program(["sh", "-c", install], environ, 170, cwd=tmp_path).check()
 
     for journal, _ in hang_without(tmp_path / "journals", 2, 1):
-        stand(journal, 3 * S, "/src/loader.py", 9, "load")
+        journal.stand(3 * S, "/src/loader.py", 9, "load")
     variables = dict(word.split("=", 1) for word in step(r"^ENV (.*)$").split())
     assert variables.pop("DISTTRACE_DIR") == "/journals"
     words = json.loads(step(r"^ENTRYPOINT (.*)$")) + json.loads(step(r"^CMD (.*)$"))

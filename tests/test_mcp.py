@@ -12,8 +12,9 @@ import pytest
 
 import disttrace
 from frameworks.libraries import environment
+from support.journals import S
 from support.processes import ROOT, clean_environ, run_program
-from support.scenes import S, hang_without, stand
+from support.scenes import hang_without
 
 TOOLS = ["diagnose", "stats", "view", "jobs", "diff", "attach", "collect"]
 
@@ -22,7 +23,7 @@ TOOLS = ["diagnose", "stats", "view", "jobs", "diff", "attach", "collect"]
 def job(tmp_path: Path) -> str:
     """Rank 1 stands in its loader while rank 0 waits."""
     for journal, _ in hang_without(tmp_path, 2, 1):
-        stand(journal, 3 * S, "/src/loader.py", 9, "load")
+        journal.stand(3 * S, "/src/loader.py", 9, "load")
     return str(tmp_path)
 
 

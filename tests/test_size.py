@@ -14,8 +14,9 @@ import orjson
 
 sys.path[:0] = [str(Path(__file__).parent)] if __name__ == "__main__" else []
 
+from support.journals import S  # noqa: E402
 from support.processes import ROOT, python  # noqa: E402
-from support.scenes import S, hang_without, stand  # noqa: E402
+from support.scenes import hang_without  # noqa: E402
 
 ROOMS: dict[str, int] = {
     "disttrace": 3_600,
@@ -103,7 +104,7 @@ def test_one_class_of_a_name() -> None:
 def _hang(folder: Path) -> dict[str, int]:
     """What the diagnosis of two ranks enters of which one never came."""
     for journal, _ in hang_without(folder, 2, 1):
-        stand(journal, 3 * S, "/src/loader.py", 9, "load")
+        journal.stand(3 * S, "/src/loader.py", 9, "load")
     outcome = python("-m", "support.entered", str(folder), PYTHONPATH=f"{ROOT}/tests:{ROOT}/viewer")
     found = orjson.loads(outcome.check().stdout)
     assert found["code"] == 1, "it is a hang"

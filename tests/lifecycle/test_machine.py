@@ -17,10 +17,10 @@ from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.companion import machine, reports, verdict
 from disttrace_viewer.companion.activity import Load
 from disttrace_viewer.companion.machine import HostTrouble
-from support.journals import workers
+from support.journals import S, workers
 from support.orders import order
 from support.processes import wait_until
-from support.scenes import S, alive, beat, findings, only
+from support.scenes import alive, findings, only
 
 LOG = """\
 <6>[   10.000000] mlx5_core 0000:98:00.0 ens1np0: Link up
@@ -268,7 +268,7 @@ def test_what_came_long_before_the_wait_is_not_told(tmp_path: Path) -> None:
     """The job got on after it."""
     for journal in workers(tmp_path, 2):
         journal.begin(journal.collective(journal.world()), 200 * S, q=1)
-        beat(journal, 230)
+        journal.beat(230)
         if journal.rank == 0:
             fields = {"where": "link", "name": "eth2", "text": "eth2: Link down"}
             journal.define("trouble", t=215 * S, ago=100 * S, by="kernel log", **fields)
@@ -282,7 +282,7 @@ def test_whose_device_it_is(tmp_path: Path) -> None:
         for journal in workers(folder, 2):
             journal.issue(journal.collective(journal.world(), **keys), S, q=1, d=S)
             journal.begin(journal.collective(journal.world(), **keys), 2 * S, q=2)
-            beat(journal, 200)
+            journal.beat(200)
             if journal.rank == 1:
                 text = "NVRM: Xid (PCI:0000:65:00): 79, pid=4001, GPU has fallen off the bus."
                 fields = {"by": "kernel log", "where": "device", "name": "0000:65:00", "code": 79}

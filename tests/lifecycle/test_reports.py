@@ -21,8 +21,8 @@ from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.state import Merged, merge
 from disttrace_viewer.wording.sentences import tidy
-from support.journals import MS, T0, UNIX_NS, Journal
-from support.scenes import S, all_gone, fail, leave, nobody_knows, steps, verdict
+from support.journals import MS, T0, UNIX_NS, Journal, S
+from support.scenes import all_gone, nobody_knows, steps, verdict
 
 
 @pytest.mark.parametrize("agent_pid", [1, 9])
@@ -164,7 +164,7 @@ def test_numbers_and_places_are_sent(tmp_path: Path) -> None:
 
 def _same_text(tmp_path: Path, text: str) -> Merged:
     journal = Journal(tmp_path / "ours", rank=0, world_size=2, pid=700)
-    fail(journal, MS, "RuntimeError", text)
+    journal.fail(MS, "RuntimeError", text)
     return of_journals([str(path) for path in (tmp_path / "ours").iterdir()])
 
 
@@ -179,7 +179,7 @@ def _same_text(tmp_path: Path, text: str) -> Merged:
 def test_of_texts_torchs_own_words_are_sent(tmp_path: Path, text: str, sent: str) -> None:
     """By which the rules tell an echo from a cause."""
     journal = Journal(tmp_path, rank=1, world_size=2, pid=701)
-    fail(journal, MS, "RuntimeError", text)
+    journal.fail(MS, "RuntimeError", text)
     merged = of_journals([str(path) for path in tmp_path.glob("*.jsonl")])
     (state,) = unpacked([answer(packed(merged))], NOBODY).states
     (failure,) = state.listed["failure"]
@@ -288,9 +288,9 @@ def test_who_goes_on_when_a_stall_is_over(tmp_path: Path, ended: str, said: str)
     agent = Journal(tmp_path, pid=3999, role="agent")
     for journal, _ in steps(tmp_path, 2, parent=agent.process):
         if ended == "badly" and journal.rank:
-            fail(journal, S, "ValueError", "bad batch")
+            journal.fail(S, "ValueError", "bad batch")
         elif ended == "well":
-            leave(journal, S)
+            journal.leave(S)
     lives = ended in ("nobody", "beside")
     case, _ = verdict(tmp_path, look=nobody_knows if lives else all_gone)
     ranks = [p for p in case.evidence.trace.processes if p.rank is not None]

@@ -20,9 +20,9 @@ from disttrace_viewer.companion.watch import Watch
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Process
 from support import scenes
-from support.journals import MS, Journal
+from support.journals import MS, PEER_GONE, Journal, S
 from support.orders import order
-from support.scenes import PEER_GONE, S, alive, beat, fail, lose, stand, steps, tried
+from support.scenes import alive, steps, tried
 
 
 class Told(Watch):
@@ -197,10 +197,10 @@ def test_who_gave_up_is_told_of_before(tmp_path: Path, monkeypatch: pytest.Monke
     """They waited for milliseconds only, and the job does not end: one of its processes lives."""
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
-            lose(journal, group, 200 * MS, 30 * MS, fails=240 * MS)
+            journal.lose(group, 200 * MS, 30 * MS, fails=240 * MS)
         else:
-            stand(journal, 3 * S, "/src/loader.py", 9, "load")
-            beat(journal, 20)
+            journal.stand(3 * S, "/src/loader.py", 9, "load")
+            journal.beat(20)
     told = judged(tmp_path, monkeypatch, seen)
     assert "Rank 1 never joined all_reduce #3" in told["lines"][0]
 
@@ -224,14 +224,14 @@ def test_a_launcher_whose_workers_have_failed_does_not_stand_still(
 ) -> None:
     """It is about to start them anew, or has: those import something still."""
     agent = Journal(tmp_path, pid=3999, role="agent")
-    beat(agent, 20)
+    agent.beat(20)
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
-            lose(journal, group, 200 * MS, 30 * MS)
-        fail(journal, 240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+            journal.lose(group, 200 * MS, 30 * MS)
+        journal.fail(240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
     for rank in (0, 1) if again else ():
         keys = {"attempt": 1}
-        beat(Journal(tmp_path, pid=4100 + rank, rank=rank, world_size=2, keys=keys), 20)
+        Journal(tmp_path, pid=4100 + rank, rank=rank, world_size=2, keys=keys).beat(20)
     told = judged(tmp_path, monkeypatch, the_launcher_and_its_second_attempt)
     assert (told["signature"], told["waiting"]) == ([], False)
 
@@ -246,13 +246,13 @@ def test_what_holds_up_the_living_is_told_before_why_an_earlier_attempt_failed(
             journal = tried(tmp_path, agent, attempt, rank)
             group = journal.world(port=29500 + attempt)
             if attempt == 0:
-                fail(journal, 200 * MS, "ValueError", "the first attempt fails")
+                journal.fail(200 * MS, "ValueError", "the first attempt fails")
             elif rank == 0:
                 get = journal.call("store.get", kind="store", store=1, stack=0)
                 journal.begin(get, 5 * S, k="never")
             else:
                 journal.run(journal.collective(group), t=5 * S, d=MS, q=1)
-            beat(journal, 40 * attempt)
+            journal.beat(40 * attempt)
     told = judged(tmp_path, monkeypatch, the_launcher_and_its_second_attempt)
     assert "Rank 0 has been in store.get of" in told["lines"][0]
     assert "the first attempt fails" in told["lines"][1]
@@ -264,7 +264,7 @@ def test_the_mute_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fro
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 4 if frozen and journal.rank == 0 else 20)
+        journal.beat(4 if frozen and journal.rank == 0 else 20)
     told = judged(tmp_path, monkeypatch, all_live)
     ranks = {process.id: process.rank for process in load([str(tmp_path)]).processes}
     assert [ranks[one] for one in told["voices"]] == ([1, 0] if frozen else [0, 1])
@@ -289,10 +289,10 @@ def test_one_whose_main_thread_failed_speaks_where_nobody_else_can(
         if journal.rank == 0:
             journal.remove()
             continue
-        fail(journal, 240 * MS, "ValueError", "the loss is not a number")
+        journal.fail(240 * MS, "ValueError", "the loss is not a number")
         lines = journal.definitions.read_text().splitlines(keepends=True)
         journal.definitions.write_text("".join(x for x in lines if '"def":"exit"' not in x))
-        beat(journal, 20)
+        journal.beat(20)
     told = judged(tmp_path, monkeypatch, all_live)
     assert "Rank 1 failed: ValueError" in told["lines"][0]  # of rank 0 nothing is known
     assert len(told["voices"]) == 1

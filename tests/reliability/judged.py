@@ -16,7 +16,7 @@ from disttrace_viewer.analysis.liveness import UNKNOWN
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.scenes import S
+from support.journals import S
 from viewer.findings.test_drawn import APART_S, blamed, job, ways
 
 

@@ -18,6 +18,8 @@ UNIX_NS = 1_700_000_000_000_000_000
 """Unix time at the monotonic reading ``T0`` on a host whose clock is right."""
 
 MS = 1_000_000
+S = 1000 * MS
+PEER_GONE = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"
 
 
 @dataclass
@@ -201,6 +203,98 @@ class Journal:
         for begin in pending:
             self.record(**begin, r=1)
         return path
+
+    # -- what tests of findings are made of --------------------------------------------------
+
+    def store_call(self, op: str, line: int, function: str = "main") -> int:
+        """A store operation under the prefix ``app``, at a line of its own."""
+        return self.call(
+            f"store.{op}", kind="store", store=self.prefix_store(1, "app"), origin="python",
+            stack=self.stack(("train.py", line, function)),
+        )  # fmt: skip
+
+    def beat(self, until_s: int, since_s: int = 0) -> None:
+        """A heartbeat every two seconds."""
+        for second in range(since_s, until_s + 1, 2):
+            self.record(hb=second * S)
+
+    def stand(self, t: int, file: str, line: int, function: str, thread: int = 0) -> None:
+        """Where a thread, mostly the main one, stands from ``t`` on."""
+        self.record(at=t, h=thread, k=self.stack((file, line, function)))
+
+    def fail(self, t: int, kind: str, text: str, line: int = 30, **keys: Sequence[str]) -> None:
+        """An exception that nobody caught, and the end."""
+        stack = self.stack(("train.py", line, "step"))
+        self.define("failure", t=t, type=kind, text=text, stack=stack, h=0, **keys)
+        self.define("exit", t=t + MS, how="exception", code=1)
+
+    def break_off(
+        self, call: int, t: int, d: int, fails: int, text: str = PEER_GONE, **keys: Any
+    ) -> None:
+        """An operation that ends in an error, and its process by that."""
+        line = keys.pop("line", 30)
+        self.raises(call, t, d, text, **keys)
+        kind, _, words = text.partition(": ")
+        self.fail(fails, kind, words, line)
+
+    def lose(
+        self, group: int, t: int, d: int, text: str = PEER_GONE, *, fails: int | None = None
+    ) -> None:
+        """An all_reduce that ends in an error, by which the process ``fails`` then, if at all."""
+        call = self.collective(group)
+        if fails is None:
+            self.raises(call, t, d, text, q=3)
+        else:
+            self.break_off(call, t, d, fails, text, q=3)
+
+    def leave(self, t: int) -> None:
+        self.define("exit", t=t, how="normal", code=None)
+
+    def run_all(self, calls: Sequence[int], *, ends: bool = True) -> None:
+        """These calls, numbered, a millisecond apart; the last one hangs unless it ``ends``."""
+        for number, call in enumerate(calls, 1):
+            if ends or number < len(calls):
+                self.run(call, t=(100 + number) * MS, d=MS // 2, q=number)
+            else:
+                self.begin(call, (100 + number) * MS, q=number)
+
+    def join(self, t: int, world_size: int, port: int = 29500) -> tuple[int, int, int]:
+        """``init_process_group`` by ``env://`` up to the store: its operations, still in flight."""
+        where = self.stack(("train.py", 5, "main"))
+        init = self.call("init_process_group", kind="composed", origin="python", stack=where)
+        meet = self.call("rendezvous", kind="composed", origin="python", stack=where)
+        store = self.tcp_store(port, server=self.rank == 0)
+        make = self.call(
+            "TCPStore", kind="constructor", store=store, origin="python", stack=where,
+            args={"host": "127.0.0.1", "port": port, "world_size": world_size},
+        )  # fmt: skip
+        one = self.begin(init, t)
+        two = self.begin(meet, t + 1, p=one)
+        return one, two, self.begin(make, t + 2, p=two)
+
+    def mesh(self, t: int, parent: int, size: int, rank: int, *prefix: str) -> int:
+        """Begin the constructor of a gloo group under a prefix; it stays in flight."""
+        base = self.tcp_store(29500, server=self.rank == 0)
+        make = self.call(
+            "ProcessGroupGloo", kind="constructor", store=self.prefix_store(base, *prefix),
+            origin="python", stack=self.stack(("train.py", 6, "main")),
+            args={"rank": rank, "size": size},
+        )  # fmt: skip
+        return self.begin(make, t, p=parent)
+
+    def create(self, t: int, members: list[int], *, wait: bool = True) -> None:
+        """``new_group`` of these ranks; waiting in its mesh, or done."""
+        where = self.stack(("train.py", 60 + len(members), "main"))
+        args = {"ranks": members, "use_local_synchronization": False, "sort_ranks": True}
+        call = self.call("new_group", kind="composed", origin="python", stack=where, args=args)
+        outer, rank = self.begin(call, t), self.rank or 0
+        if rank in members:
+            place = members.index(rank)
+            inner = self.mesh(t + 1, outer, len(members), place, "0/", "1/", "cpu/")
+            if wait:
+                return
+            self.end(inner, MS)
+        self.end(outer, 2 * MS)
 
 
 def _append(path: Path, record: dict[str, Any]) -> None:

@@ -21,9 +21,7 @@ from disttrace_viewer.states.state import merge, pack, unpack
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, Journal, workers
 
-S = 1000 * MS
 T = TypeVar("T", Journal, tuple[Journal, int])
-PEER_GONE = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"
 
 
 def nobody_knows(_process: Process) -> Observation:
@@ -128,64 +126,11 @@ def ranks(folder: Path, indices: Sequence[int]) -> list[int | None]:
     return sorted((known[i] for i in indices), key=lambda rank: rank or 0)
 
 
-def store_call(journal: Journal, op: str, line: int, function: str = "main") -> int:
-    """A store operation under the prefix ``app``, at a line of its own."""
-    return journal.call(
-        f"store.{op}", kind="store", store=journal.prefix_store(1, "app"), origin="python",
-        stack=journal.stack(("train.py", line, function)),
-    )  # fmt: skip
-
-
-def beat(journal: Journal, until_s: int, since_s: int = 0) -> None:
-    """A heartbeat every two seconds."""
-    for second in range(since_s, until_s + 1, 2):
-        journal.record(hb=second * S)
-
-
 def alive(jobs: Iterable[T], until_s: int = 20) -> Iterator[T]:
     """Each journal, alone or with its group, which beats after what the loop's body adds to it."""
     for one in jobs:
         yield one
-        beat(one if isinstance(one, Journal) else one[0], until_s)
-
-
-def stand(journal: Journal, t: int, file: str, line: int, function: str, thread: int = 0) -> None:
-    """Where a thread, mostly the main one, stands from ``t`` on."""
-    journal.record(at=t, h=thread, k=journal.stack((file, line, function)))
-
-
-def fail(
-    journal: Journal, t: int, kind: str, text: str, line: int = 30, **keys: Sequence[str]
-) -> None:
-    """An exception that nobody caught, and the end."""
-    stack = journal.stack(("train.py", line, "step"))
-    journal.define("failure", t=t, type=kind, text=text, stack=stack, h=0, **keys)
-    journal.define("exit", t=t + MS, how="exception", code=1)
-
-
-def break_off(
-    journal: Journal, call: int, t: int, d: int, fails: int, text: str = PEER_GONE, **keys: Any
-) -> None:
-    """An operation that ends in an error, and its process by that."""
-    line = keys.pop("line", 30)
-    journal.raises(call, t, d, text, **keys)
-    kind, _, words = text.partition(": ")
-    fail(journal, fails, kind, words, line)
-
-
-def lose(
-    journal: Journal, group: int, t: int, d: int, text: str = PEER_GONE, *, fails: int | None = None
-) -> None:
-    """An all_reduce that ends in an error, by which the process ``fails`` then, if at all."""
-    call = journal.collective(group)
-    if fails is None:
-        journal.raises(call, t, d, text, q=3)
-    else:
-        break_off(journal, call, t, d, fails, text, q=3)
-
-
-def leave(journal: Journal, t: int) -> None:
-    journal.define("exit", t=t, how="normal", code=None)
+        (one if isinstance(one, Journal) else one[0]).beat(until_s)
 
 
 def steps(folder: Path, world_size: int, count: int = 2, **keys: Any) -> list[tuple[Journal, int]]:
@@ -193,18 +138,9 @@ def steps(folder: Path, world_size: int, count: int = 2, **keys: Any) -> list[tu
     found = []
     for journal in workers(folder, world_size, **keys):
         group = journal.world()
-        run_all(journal, [journal.collective(group)] * count)
+        journal.run_all([journal.collective(group)] * count)
         found.append((journal, group))
     return found
-
-
-def run_all(journal: Journal, calls: Sequence[int], *, ends: bool = True) -> None:
-    """These calls, numbered, a millisecond apart; the last one hangs where it does not ``ends``."""
-    for number, call in enumerate(calls, 1):
-        if ends or number < len(calls):
-            journal.run(call, t=(100 + number) * MS, d=MS // 2, q=number)
-        else:
-            journal.begin(call, (100 + number) * MS, q=number)
 
 
 def tried(folder: Path, agent: Journal, attempt: int, rank: int, **more: Any) -> Journal:
@@ -224,45 +160,4 @@ def hang_without(
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         if beats or journal.rank not in away:
-            beat(journal, until_s)
-
-
-def join(journal: Journal, t: int, world_size: int, port: int = 29500) -> tuple[int, int, int]:
-    """``init_process_group`` by ``env://`` up to the store: its operations, still in flight."""
-    where = journal.stack(("train.py", 5, "main"))
-    init = journal.call("init_process_group", kind="composed", origin="python", stack=where)
-    meet = journal.call("rendezvous", kind="composed", origin="python", stack=where)
-    store = journal.tcp_store(port, server=journal.rank == 0)
-    make = journal.call(
-        "TCPStore", kind="constructor", store=store, origin="python", stack=where,
-        args={"host": "127.0.0.1", "port": port, "world_size": world_size},
-    )  # fmt: skip
-    one = journal.begin(init, t)
-    two = journal.begin(meet, t + 1, p=one)
-    return one, two, journal.begin(make, t + 2, p=two)
-
-
-def mesh(journal: Journal, t: int, parent: int, size: int, rank: int, *prefix: str) -> int:
-    """Begin the constructor of a gloo group under a prefix; it stays in flight."""
-    base = journal.tcp_store(29500, server=journal.rank == 0)
-    make = journal.call(
-        "ProcessGroupGloo", kind="constructor", store=journal.prefix_store(base, *prefix),
-        origin="python", stack=journal.stack(("train.py", 6, "main")),
-        args={"rank": rank, "size": size},
-    )  # fmt: skip
-    return journal.begin(make, t, p=parent)
-
-
-def create(journal: Journal, t: int, members: list[int], *, wait: bool = True) -> None:
-    """``new_group`` of these ranks; waiting in its mesh, or done."""
-    where = journal.stack(("train.py", 60 + len(members), "main"))
-    args = {"ranks": members, "use_local_synchronization": False, "sort_ranks": True}
-    call = journal.call("new_group", kind="composed", origin="python", stack=where, args=args)
-    outer = journal.begin(call, t)
-    rank = journal.rank or 0
-    if rank in members:
-        inner = mesh(journal, t + 1, outer, len(members), members.index(rank), "0/", "1/", "cpu/")
-        if wait:
-            return
-        journal.end(inner, MS)
-    journal.end(outer, 2 * MS)
+            journal.beat(until_s)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support.journals import MS, Journal
-from support.scenes import S, beat, stand, steps
+from support.journals import MS, Journal, S
+from support.scenes import steps
 
 
 def hang(folder: Path, size: int = 4, count: int = 3) -> list[Journal]:
@@ -17,10 +17,10 @@ def hang(folder: Path, size: int = 4, count: int = 3) -> list[Journal]:
     journals = []
     for journal, group in steps(folder, size, count):
         if journal.rank == size - 1:
-            stand(journal, 2 * S, "loader.py", 9, "load")
+            journal.stand(2 * S, "loader.py", 9, "load")
         else:
             journal.begin(journal.collective(group), 200 * MS, q=count + 1)
-        beat(journal, 30)
+        journal.beat(30)
         journals.append(journal)
     return journals
 

@@ -23,9 +23,9 @@ from disttrace_viewer.merge.surveying import survey
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording.names import file_name
 from disttrace_viewer.wording.sentences import place
-from support.journals import MS, Journal
+from support.journals import MS, Journal, S
 from support.processes import clean_environ
-from support.scenes import S, alive, all_gone, beat, finds, stand, steps
+from support.scenes import alive, all_gone, finds, steps
 
 LOADER = ("loader.py", 9, "load")
 
@@ -55,9 +55,9 @@ def test_a_note_holds_while_its_thread_does_nothing(
     journal, group = one(tmp_path)
     if since in ("wait", "poll"):
         number = journal.issue(journal.collective(group, asynchronous=True), 1 * S, q=3, d=MS)
-    stand(journal, 3 * S, *LOADER)
+    journal.stand(3 * S, *LOADER)
     if since == "beats":
-        beat(journal, 20)
+        journal.beat(20)
     elif since == "operation":  # also a composed one, which nothing is inside of
         journal.run(journal.call("destroy_process_group", kind="composed"), t=4 * S, d=MS)
     elif since == "helper":
@@ -74,7 +74,7 @@ def test_an_old_line_is_not_told(tmp_path: Path) -> None:
         if journal.rank == 0:
             journal.begin(journal.collective(group), 5 * S, q=3)
         else:
-            stand(journal, 3 * S, *LOADER)
+            journal.stand(3 * S, *LOADER)
             where = journal.stack(("train.py", 40, "main"))
             leave = journal.call("destroy_process_group", kind="composed", stack=where)
             journal.run(leave, t=4 * S, d=MS)
@@ -101,8 +101,8 @@ def test_a_main_thread_that_is_a_librarys_is_not_where_the_rank_is(tmp_path: Pat
         folder = tmp_path / str(told[1])
         journal, _ = one(folder)
         journal.define("thread", n=1, name="TrainingThread", native=7)
-        stand(journal, 3 * S, *main)
-        stand(journal, 3 * S, *LOADER, thread=1)
+        journal.stand(3 * S, *main)
+        journal.stand(3 * S, *LOADER, thread=1)
         trace = load([str(folder)])
         (index,) = (p.index for p in trace.processes if p.rank == 0)
         assert latest_samples(trace, {}, {index: {1}})[index].stack[0] == told
@@ -130,7 +130,7 @@ def test_a_pool_that_was_given_the_call_itself_is_told_by_who_waits_for_it(
             frames = [(f if f == "train.py" else f"{library}/{f}", n, name) for f, n, name in main]
             journal.record(at=6 * S, h=0, k=journal.stack(*frames))
         else:
-            stand(journal, 3 * S, *LOADER)
+            journal.stand(3 * S, *LOADER)
     found = finds(tmp_path, "missing_participant")
     assert f"rank 0 has been waiting at {told} for" in found.summary
 

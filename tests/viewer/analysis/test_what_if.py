@@ -12,7 +12,6 @@ from disttrace_viewer.analysis.schedule import Schedule
 from disttrace_viewer.analysis.what_if import Piece, WhatIf
 from disttrace_viewer.api import Stats, ViewerError
 from support.journals import MS, workers
-from support.scenes import leave
 
 START = 100 * MS
 STEPS = 20
@@ -31,7 +30,7 @@ def steps(
         for journal, call, begin in zip(jobs, calls, begins, strict=True):
             journal.run(call, begin, let_go - begin, q=number)
     for journal in jobs:
-        leave(journal, let_go)
+        journal.leave(let_go)
     return let_go
 
 
@@ -101,8 +100,8 @@ def test_a_stage_of_a_pipeline_that_is_slow_now_and_then(tmp_path: Path) -> None
         first.run(back, at + 2 * MS, done + MS - (at + 2 * MS), q=number)
         second.run(give, done, MS, q=number)
         at = done + 6 * MS
-    leave(first, at)
-    leave(second, at)
+    first.leave(at)
+    second.leave(at)
     stats = disttrace.stats(tmp_path)
     assert saved(stats, "rank=1") == STEPS // 4 * 30 * MS
     assert saved(stats, "rank=0") == 0

@@ -15,9 +15,8 @@ from disttrace.journal import format as fmt
 from disttrace_viewer.companion.service import CompanionLog
 from disttrace_viewer.companion.watch import Watch, _objects
 from disttrace_viewer.load.announcements import path_of
-from support.journals import T0, UNIX_NS, Journal
+from support.journals import T0, UNIX_NS, Journal, S
 from support.orders import order
-from support.scenes import S, leave
 from support.states import hang
 
 TOLD: dict[str, object] = {
@@ -104,7 +103,7 @@ def test_each_try_of_a_name_has_its_own(tmp_path: Path, capfd: pytest.CaptureFix
         named: Any = {"job": "nightly", "rank": 0, "world_size": 1}
         journal = Journal(tmp_path, pid=100 + start, t0=T0 + start * S, **named)
         journal.world()
-        leave(journal, 50 * S)
+        journal.leave(50 * S)
         tries.append(journal)
     second = Path(path_of(str(tmp_path), "nightly"))
     at = UNIX_NS / 1e9
@@ -134,7 +133,7 @@ def test_each_of_two_namesakes_has_one(tmp_path: Path, capfd: pytest.CaptureFixt
     )
     for journal in (one, two):
         journal.world()
-        leave(journal, 60 * S)
+        journal.leave(60 * S)
     at = UNIX_NS / 1e9 + 30
     lines = [
         {**TOLD, "disttrace": 1, "kind": "stalled", "at": at, "summary": "first", **whose}

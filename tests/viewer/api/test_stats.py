@@ -12,7 +12,7 @@ import disttrace
 from disttrace import cli
 from disttrace_viewer.api import Stats, ViewerError, load
 from support.journals import MS, UNIX_NS, Journal, training, workers
-from support.scenes import hang_without, leave, steps
+from support.scenes import hang_without, steps
 
 START = 100 * MS
 LATE = 40 * MS
@@ -30,7 +30,7 @@ def straggler(folder: Path, late: int = 2, world_size: int = 4) -> None:
         for journal, call, begin in zip(jobs, calls, begins, strict=True):
             journal.run(call, begin, let_go - begin, q=number)
     for journal in jobs:
-        leave(journal, let_go + MS)
+        journal.leave(let_go + MS)
 
 
 def states(stats: Stats) -> dict[str, int]:
@@ -88,7 +88,7 @@ def rooted(folder: Path, op: str, spans: list[tuple[int, int]]) -> Stats:
     for journal, (begin, end) in zip(workers(folder, len(spans)), spans, strict=True):
         call = journal.collective(journal.world(), op, root=0)
         journal.run(call, START + begin * MS, (end - begin) * MS, q=1)
-        leave(journal, START + 100 * MS)
+        journal.leave(START + 100 * MS)
     return disttrace.stats(folder)
 
 
@@ -120,7 +120,7 @@ def test_messages_wait_for_their_other_end(
     for journal, (op, (begin, end)) in zip(workers(tmp_path, 2), both, strict=True):
         call = journal.message(journal.world(), op, 1 - (journal.rank or 0))
         journal.run(call, START + begin * MS, (end - begin) * MS, q=1)
-        leave(journal, START + 100 * MS)
+        journal.leave(START + 100 * MS)
     stats = disttrace.stats(tmp_path)
     told = {name for name in states(stats) if name.startswith("late")}
     assert told == ({state} if state else set())
@@ -135,7 +135,7 @@ def test_what_is_hidden_behind_work_is_no_waiting(tmp_path: Path) -> None:
         n = journal.issue(call, begin, q=1, d=MS)
         journal.record(w=n, d=20 * MS)
         journal.end(n, 33 * MS if journal.rank == 0 else 22 * MS)
-        leave(journal, START + 100 * MS)
+        journal.leave(START + 100 * MS)
     stats = disttrace.stats(tmp_path)
     assert waited(stats) == [1 + 10, 0]
     assert stats.ranks["communicating_ns"].to_list() == [(1 + 13) * MS, (1 + 2) * MS]
@@ -150,7 +150,7 @@ def test_time_in_several_operations_counts_once(tmp_path: Path) -> None:
             n = journal.issue(call, START + late + number * 1000, q=number, d=500)
         for n in range(1, 5):
             journal.end(n, 50 * MS - late)
-        leave(journal, START + 100 * MS)
+        journal.leave(START + 100 * MS)
     stats = disttrace.stats(tmp_path)
     assert waited(stats) == [40, 0]
     assert stats.ranks["communicating_ns"].to_list() == [50 * MS + 3000, 10 * MS + 3000]
@@ -171,7 +171,7 @@ def test_inherited_lateness_is_nobodys_origin(tmp_path: Path) -> None:
             journal.run(call, t + begin * MS, (end - begin) * MS, q=number)
         t += 60 * MS
     for journal in jobs:
-        leave(journal, t)
+        journal.leave(t)
     first, *others = disttrace.stats(tmp_path).origins.to_dicts()
     assert (first["rank"], first["line"], first["mean_ns"]) == (0, "pair0.py:3", 40 * MS)
     assert sum(row["caused_ns"] for row in others) < first["caused_ns"] / 10

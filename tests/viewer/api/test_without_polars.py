@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.load.foreign.logs import _marks
-from support.journals import MS
+from support.journals import MS, S
 from support.processes import ROOT, clean_environ, run_program
-from support.scenes import S, alive, fail, steps
+from support.scenes import alive, steps
 from support.states import hang
 
 LEAN = """
@@ -41,7 +41,7 @@ def test_the_same_is_said(tmp_path: Path, scene: str) -> None:
     else:
         for journal, group in steps(tmp_path, 3):
             if journal.rank == 1:
-                fail(journal, S, "ValueError", "bad batch")
+                journal.fail(S, "ValueError", "bad batch")
             else:
                 journal.begin(journal.collective(group), S, q=3)
     lean = run_program([sys.executable, "-c", LEAN, str(tmp_path)], clean_environ())

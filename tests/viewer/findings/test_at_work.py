@@ -15,8 +15,8 @@ from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.endings import Endings
 from disttrace_viewer.trace.process import Process
-from support.journals import workers
-from support.scenes import S, verdict
+from support.journals import S, workers
+from support.scenes import verdict
 
 MB = 1_000_000
 LIMIT = 1800 * S

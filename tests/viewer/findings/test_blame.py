@@ -8,24 +8,17 @@ import pytest
 
 from disttrace_viewer.analysis.liveness import Look
 from disttrace_viewer.merge.reader import load
-from support.journals import MS, Journal
+from support.journals import MS, PEER_GONE, Journal, S
 from support.scenes import (
-    PEER_GONE,
-    S,
     alive,
     all_gone,
-    beat,
-    break_off,
-    fail,
     findings,
     finds,
     hang_without,
     nobody_knows,
     only,
     ranks,
-    stand,
     steps,
-    store_call,
 )
 
 
@@ -63,7 +56,7 @@ def test_a_thread_that_ends_the_process_under_a_call(tmp_path: Path) -> None:
             journal.define("exit", t=300 * MS, how="os._exit", code=0, stack=stack)
             continue
         journal.end(number, 110 * MS, x=journal.string(PEER_GONE))
-        fail(journal, 311 * MS, "RuntimeError", PEER_GONE.partition(": ")[2], line=40)
+        journal.fail(311 * MS, "RuntimeError", PEER_GONE.partition(": ")[2], line=40)
     found = finds(tmp_path, "process_failed", [1], look=all_gone)
     assert "left by os._exit(0) at train.py:9 in watchdog" in found.summary
 
@@ -80,7 +73,7 @@ def test_a_thread_gives_up_what_another_awaits(tmp_path: Path, look: Look, ranks
             stack = journal.stack(("train.py", 9, "watchdog"))
             journal.define("exit", t=at_s * S, how="os._exit", code=3, stack=stack)
         else:
-            beat(journal, 20 if ranks == 3 else at_s)
+            journal.beat(20 if ranks == 3 else at_s)
     told = ("Rank 1 left by os._exit(3).",)
     finds(tmp_path, "missing_participant", [0], consequences=told, look=look)
 
@@ -93,7 +86,7 @@ def test_a_thread_that_gives_up_too_early_to_tell(tmp_path: Path) -> None:
             stack = journal.stack(("train.py", 9, "watchdog"))
             journal.define("exit", t=8 * S, how="os._exit", code=3, stack=stack)
         else:
-            beat(journal, 8)
+            journal.beat(8)
     found = finds(tmp_path, "process_failed", [1])
     assert "left by os._exit(3) at train.py:9 in watchdog" in found.summary
 
@@ -102,7 +95,7 @@ def test_a_member_that_was_frozen_inside_of_a_collective(tmp_path: Path) -> None
     """All have begun it; rank 2 gives no sign of life since, and nobody lost its connection."""
     for journal, group in steps(tmp_path, 3):
         journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 0 if journal.rank == 2 else 30)
+        journal.beat(0 if journal.rank == 2 else 30)
     found = finds(tmp_path, "no_progress", [2], certainty="likely", look=all_gone)
     assert "rank 2 has been frozen for 29.8 s" in found.summary
 
@@ -122,7 +115,7 @@ def test_an_exception_of_whom_a_finding_names_is_always_quoted(tmp_path: Path) -
     """Another operation was called; the rank that did ends by an exception of its own."""
     for journal, group in hang_without(tmp_path, 3, 1, beats=False):
         journal.run(journal.collective(group, "broadcast"), t=200 * MS, d=MS, q=3)
-        fail(journal, 400 * MS, "KeyError", "'lr'")
+        journal.fail(400 * MS, "KeyError", "'lr'")
     found = finds(tmp_path, "op_mismatch", [1])
     assert any("KeyError: 'lr'" in one for one in (found.summary, *found.consequences))
 
@@ -132,7 +125,7 @@ DIED = "the loss is not a number"
 
 def echo(journal: Journal, call: int, text: str = PEER_GONE) -> None:
     """An operation that ends in an echo which then ends the process."""
-    break_off(journal, call, 200 * MS, 30 * MS, 240 * MS, text, q=3)
+    journal.break_off(call, 200 * MS, 30 * MS, 240 * MS, text, q=3)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +137,7 @@ def test_of_two_the_address_is_that_of_the_other(
     """Rank 1 fails; a mesh of two has no other connection, and one of more has."""
     for journal, group in steps(tmp_path, size):
         if journal.rank == 1:
-            fail(journal, 210 * MS, "ValueError", DIED)
+            journal.fail(210 * MS, "ValueError", DIED)
         else:
             echo(journal, journal.collective(group))
     text = "failed with RuntimeError: Connection closed by peer [127.0.0.1]:4711"
@@ -155,7 +148,7 @@ def test_the_address_in_a_message_is_that_of_its_peer(tmp_path: Path) -> None:
     """Rank 0 receives from rank 1 of three; from any source nothing would be certain."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            fail(journal, 210 * MS, "ValueError", DIED)
+            journal.fail(210 * MS, "ValueError", DIED)
         else:
             echo(journal, journal.message(group, "recv", None if journal.rank else 1))
     found = only(findings(tmp_path, look=all_gone))
@@ -170,7 +163,7 @@ def test_those_that_lost_different_ranks_are_told_apart(tmp_path: Path) -> None:
     for journal, _ in steps(tmp_path, 4):
         rank = journal.rank or 0
         if rank == 3:
-            fail(journal, 210 * MS, "ValueError", DIED)
+            journal.fail(210 * MS, "ValueError", DIED)
             continue
         store = journal.prefix_store(journal.tcp_store(), "app")
         pair = journal.group(
@@ -179,7 +172,7 @@ def test_those_that_lost_different_ranks_are_told_apart(tmp_path: Path) -> None:
         )  # fmt: skip
         text = f"RuntimeError: Connection closed by peer [127.0.0.1]:{4711 + rank}"
         call, late = journal.collective(pair), (rank == 0) * 10 * MS
-        break_off(journal, call, 200 * MS, 30 * MS + late, 240 * MS + late, text, q=1)
+        journal.break_off(call, 200 * MS, 30 * MS + late, 240 * MS + late, text, q=1)
     found = findings(tmp_path, look=all_gone)
     told = [one for f in found for one in f.consequences if "peer" in one]
     text = "failed with RuntimeError: Connection closed by peer [127.0.0.1]"
@@ -193,13 +186,13 @@ def test_the_address_of_a_store_is_that_of_its_server(tmp_path: Path) -> None:
     )
     for journal, _ in steps(tmp_path, 3):
         if journal.rank == 0:
-            fail(journal, 210 * MS, "ValueError", DIED)
+            journal.fail(210 * MS, "ValueError", DIED)
             continue
         store = journal.tcp_store(29500, address="127.0.0.1:29500")
         port = 29500 if journal.rank == 1 else 29501
         keys = {"kind": "store", "store": store, "origin": "python"}
         get, text = journal.call("store.get", **keys), gone.format(port=port)
-        break_off(journal, get, 200 * MS, 30 * MS, 240 * MS, text, k="k")
+        journal.break_off(get, 200 * MS, 30 * MS, 240 * MS, text, k="k")
     found = only(findings(tmp_path, look=all_gone))
     told = [text for text in found.consequences if "remote" in text]
     assert len(told) == 2
@@ -226,7 +219,7 @@ def test_a_message_to_the_wrong_rank(tmp_path: Path, habit: bool) -> None:
         if journal.rank == 1:
             journal.begin(journal.message(group, "recv", 0), 200 * MS, q=1)
         if journal.rank == 2:
-            stand(journal, 3 * S, "/src/loader.py", 9, "load")
+            journal.stand(3 * S, "/src/loader.py", 9, "load")
     found = finds(tmp_path, "unmatched_send", [2] if habit else [])
     assert ("is the destination right?" in found.summary) is not habit
 
@@ -269,7 +262,7 @@ def test_a_side_thread_that_is_joined_counts(tmp_path: Path, joined: bool) -> No
             frames = (("/usr/lib/python3.12/threading.py", 1149, "join"), ("train.py", 9, "main"))
             journal.record(at=3 * S, h=0, k=journal.stack(*frames))
         else:
-            stand(journal, 3 * S, "train.py", 12, "compute")
+            journal.stand(3 * S, "train.py", 12, "compute")
     kinds = [found.kind for found in findings(tmp_path)]
     assert kinds == (["store_key_missing"] if joined else [])
 
@@ -304,8 +297,8 @@ def tries(journal: Journal, group: int, until_s: int = UNTIL_S, pause_ns: int = 
 
 
 def in_loader(journal: Journal) -> None:
-    stand(journal, 3 * S, "/src/train.py", 70, "load")
-    beat(journal, UNTIL_S)
+    journal.stand(3 * S, "/src/train.py", 70, "load")
+    journal.beat(UNTIL_S)
 
 
 @pytest.mark.parametrize("between", [False, True])
@@ -318,7 +311,7 @@ def test_a_work_that_is_waited_for_again(tmp_path: Path, *, between: bool) -> No
         number = tries(journal, group)
         if not between:
             journal.record(w=number, d=21 * S)
-        beat(journal, UNTIL_S + 2)
+        journal.beat(UNTIL_S + 2)
     found = finds(tmp_path, "missing_participant", [0])
     assert "rank 1 has been waiting at train.py:10 for 2" in found.summary
 
@@ -339,7 +332,7 @@ def test_who_ends_by_the_last_try_is_no_culprit(tmp_path: Path) -> None:
             in_loader(journal)
             continue
         tries(journal, group)
-        fail(journal, 21_800 * MS, "RuntimeError", "Operation timed out!")
+        journal.fail(21_800 * MS, "RuntimeError", "Operation timed out!")
     finds(tmp_path, "missing_participant", [0])
 
 
@@ -362,7 +355,7 @@ def test_a_limit_that_was_handled_breaks_nothing(tmp_path: Path, *, handled: boo
         number = journal.begin(journal.collective(group), (5 * S if late else 200 * MS), q=3)
         gone = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"
         journal.end(number, 5 * S - 100 * MS if not late else MS, x=journal.string(gone))
-        fail(journal, 6 * S, "RuntimeError", gone.partition(": ")[2])
+        journal.fail(6 * S, "RuntimeError", gone.partition(": ")[2])
     found = only(findings(tmp_path))
     expected = ("process_failed", [0]) if handled else ("missing_participant", [1])
     assert (found.kind, ranks(tmp_path, found.culprits)) == expected
@@ -389,7 +382,7 @@ def test_one_that_comes_through_at_last_ended_well(tmp_path: Path) -> None:
 
 def awaits_key(journal: Journal, *, thread: int = 0) -> int:
     """``store.wait`` of two seconds, again and again; the number of its call."""
-    call = store_call(journal, "wait", 50)
+    call = journal.store_call("wait", 50)
     for second in range(1, UNTIL_S, 2):
         number = journal.begin(call, second * S, k="weights", h=thread, a=ITS_LIMIT)
         journal.record(e=number, d=1_900 * MS, x=journal.string(IN_VAIN))
@@ -404,7 +397,7 @@ def test_a_key_that_is_awaited_again(tmp_path: Path, *, pending: bool) -> None:
             call = awaits_key(journal)
             if pending:
                 journal.begin(call, 21 * S, k="weights", a=ITS_LIMIT)
-            beat(journal, UNTIL_S + 1)
+            journal.beat(UNTIL_S + 1)
         else:
             in_loader(journal)
     found = finds(tmp_path, "store_key_missing", [], certainty="likely")
@@ -418,17 +411,17 @@ def test_a_kill_after_long_asking_is_not_the_cause(tmp_path: Path, *, computed: 
     lost = "Failed to recv, got 0 bytes. Connection was likely closed."
     for journal, _ in steps(tmp_path, 3):
         if journal.rank == 2:
-            stand(journal, 150 * MS, "/src/train.py", 70, "match")
+            journal.stand(150 * MS, "/src/train.py", 70, "match")
             if computed:
                 journal.define("activity", t=20 * S, over=5 * S, cpu=S, read=0, written=0, busy=1)
             journal.define("seen", t=25 * S, state="gone", others=0)
             continue
         number = journal.begin(awaits_key(journal), 21 * S, k="weights", a=ITS_LIMIT)
-        beat(journal, UNTIL_S + 1)
+        journal.beat(UNTIL_S + 1)
         if journal.rank == 1:
             error = journal.string(f"torch.distributed.DistNetworkError: {lost}")
             journal.end(number, 700 * MS, x=error)
-            fail(journal, 21_701 * MS, "DistNetworkError", lost)
+            journal.fail(21_701 * MS, "DistNetworkError", lost)
         else:
             journal.define("seen", t=22 * S, state="gone", others=0)
     if not computed:

@@ -9,24 +9,16 @@ import pytest
 from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.trace.process import Process
-from support.journals import MS, Journal
+from support.journals import MS, PEER_GONE, Journal, S
 from support.scenes import (
-    PEER_GONE,
-    S,
     alive,
     all_gone,
-    beat,
-    break_off,
-    fail,
     findings,
     finds,
     hang_without,
-    leave,
-    lose,
     nobody_knows,
     only,
     ranks,
-    stand,
     steps,
     verdict,
 )
@@ -51,9 +43,9 @@ def test_a_text_like_a_lost_rank_is_no_evidence(tmp_path: Path, kind: str, text:
     """No operation of rank 1 ended in that error, so it is its own."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            fail(journal, 210 * MS, kind, text)
+            journal.fail(210 * MS, kind, text)
         else:
-            lose(journal, group, 200 * MS, 30 * MS, fails=240 * MS)
+            journal.lose(group, 200 * MS, 30 * MS, fails=240 * MS)
     finds(tmp_path, "process_failed", [1], certainty="certain")
 
 
@@ -66,11 +58,11 @@ def test_what_a_callback_makes_of_a_lost_rank_is_no_failure(tmp_path: Path, left
     text = WRAPPED + PEER_GONE
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            fail(journal, 210 * MS, "RuntimeError", "unmarked_param_indices is not empty at 7")
+            journal.fail(210 * MS, "RuntimeError", "unmarked_param_indices is not empty at 7")
         else:
-            lose(journal, group, 200 * MS, 42 * MS)
+            journal.lose(group, 200 * MS, 42 * MS)
             told = f"{text[: len(WRAPPED) + 60]} ... {text[-20:]}" if left_out else text
-            fail(journal, 240 * MS, "RuntimeError", told)
+            journal.fail(240 * MS, "RuntimeError", told)
     found = finds(tmp_path, "process_failed", [1], certainty="certain")
     assert "unmarked" in found.summary
 
@@ -80,7 +72,7 @@ def test_what_differs_by_rank_in_a_text_makes_no_second_failure(tmp_path: Path) 
     for journal, _ in steps(tmp_path, 3):
         rank = journal.rank or 0
         text = f"no file '{'abc'[rank]}' in /data/{rank}/x after {rank} tries"
-        fail(journal, 240 * MS, "RuntimeError", text)
+        journal.fail(240 * MS, "RuntimeError", text)
     assert ranks(tmp_path, only(findings(tmp_path)).culprits) == [0, 1, 2]
 
 
@@ -97,7 +89,7 @@ def raised_inside(
 ) -> None:
     """A handler of signals raises while the process is in an all_reduce."""
     text = "a worker is killed by signal: Killed."
-    lose(journal, group, t, d, f"RuntimeError: {text}")
+    journal.lose(group, t, d, f"RuntimeError: {text}")
     stack = journal.stack(handler, INSIDE, ("/src/train.py", 30, "step"))
     journal.define("failure", t=t + d + MS, type="RuntimeError", text=text, stack=stack, h=0)
     journal.define("exit", t=t + d + 2 * MS, how="exception", code=1)
@@ -113,7 +105,7 @@ def test_what_a_signal_handler_raises_inside_of_a_collective_is_its_own(
         if journal.rank == 1:
             raised_inside(journal, group, handler, 200 * MS, 20 * MS)
         else:
-            lose(journal, group, 201 * MS + late, 30 * MS, fails=240 * MS + late)
+            journal.lose(group, 201 * MS + late, 30 * MS, fails=240 * MS + late)
     finds(tmp_path, "process_failed", [1], certainty="certain")
 
 
@@ -121,11 +113,11 @@ def test_a_handler_that_leaves_ends_its_own_process(tmp_path: Path) -> None:
     """Rank 1's handler of SIGTERM calls sys.exit while it is in a collective."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            lose(journal, group, 200 * MS, 20 * MS, "SystemExit: 3")
+            journal.lose(group, 200 * MS, 20 * MS, "SystemExit: 3")
             asked = journal.stack(("/src/train.py", 8, "on_term"))
             journal.define("exit", t=222 * MS, how="exit", code=3, stack=asked)
         else:
-            lose(journal, group, 201 * MS, 30 * MS, fails=240 * MS)
+            journal.lose(group, 201 * MS, 30 * MS, fails=240 * MS)
     finds(tmp_path, "process_failed", [1])
 
 
@@ -133,8 +125,8 @@ def test_an_alarm_after_long_waiting_gives_up_on_who_is_missing(tmp_path: Path) 
     """Ranks 0 and 1 watch their steps by SIGALRM; rank 2 is in its loader."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 2:
-            stand(journal, 2 * S, "/src/loader.py", 8, "load")
-            beat(journal, 40)
+            journal.stand(2 * S, "/src/loader.py", 8, "load")
+            journal.beat(40)
         else:
             raised_inside(journal, group, HANDLERS[1], 200 * MS, 30 * S)
     finds(tmp_path, "missing_participant", [2])
@@ -162,7 +154,7 @@ def test_who_aborts_after_what_others_have_done_failed_by_itself(tmp_path: Path)
 def test_all_at_once_is_not_nothing(tmp_path: Path) -> None:
     """Every rank's loader times out: none of them lost another one."""
     for journal, _ in steps(tmp_path, 3):
-        fail(journal, 210 * MS, *LOOKS_LIKE_IT[0])
+        journal.fail(210 * MS, *LOOKS_LIKE_IT[0])
     finds(tmp_path, "process_failed", [0, 1, 2])
 
 
@@ -171,11 +163,11 @@ def test_survivors_end_in_their_own_ways(tmp_path: Path, how: str) -> None:
     """They catch the lost connection, and save, raise their own exception, or leave with a code."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            fail(journal, 210 * MS, "ValueError", "the loss is not a number")
+            journal.fail(210 * MS, "ValueError", "the loss is not a number")
             continue
-        lose(journal, group, 200 * MS, 30 * MS)
+        journal.lose(group, 200 * MS, 30 * MS)
         if how == "later":
-            fail(journal, 5 * S, "SystemError", "training aborted")
+            journal.fail(5 * S, "SystemError", "training aborted")
         elif how == "chain":
             fail_from(journal, 5 * S, "OSError", "cannot go on", PEER_GONE)
         else:
@@ -187,12 +179,12 @@ def test_survivors_end_in_their_own_ways(tmp_path: Path, how: str) -> None:
 def test_a_process_that_recovered_fails_by_itself(tmp_path: Path) -> None:
     """What it lost before it exchanged something again has nothing to do with its end."""
     for journal, group in steps(tmp_path, 2):
-        lose(journal, group, 200 * MS, 30 * MS, TIMED_OUT)
+        journal.lose(group, 200 * MS, 30 * MS, TIMED_OUT)
         journal.run(journal.collective(group), t=1 * S, d=MS, q=4)
         if journal.rank == 1:
             fail_from(journal, 2 * S, "KeyError", "'step'", TIMED_OUT)
         else:
-            break_off(journal, journal.collective(group), 2 * S, 30 * MS, 3 * S, q=5)
+            journal.break_off(journal.collective(group), 2 * S, 30 * MS, 3 * S, q=5)
     found = [f for f in findings(tmp_path) if f.kind == "process_failed"]
     assert ranks(tmp_path, only(found).culprits) == [1]
 
@@ -206,9 +198,9 @@ def test_a_polled_store_is_no_excuse(tmp_path: Path) -> None:
                 n = journal.begin(get, (200 + number) * MS, k="message")
                 text = "DistStoreError: wait timeout after 50ms"
                 journal.end(n, MS // 2, x=journal.string(text), f=1)
-            fail(journal, 300 * MS, "ValueError", "the loss is not a number")
+            journal.fail(300 * MS, "ValueError", "the loss is not a number")
         else:
-            lose(journal, group, 200 * MS, 200 * MS, fails=410 * MS)
+            journal.lose(group, 200 * MS, 200 * MS, fails=410 * MS)
     finds(tmp_path, "process_failed", [1])
 
 
@@ -217,15 +209,15 @@ def test_who_arrives_after_the_time_out_is_missing(tmp_path: Path, then: str) ->
     """Whatever the others did about it; a second of margin is for survivors that fail in a row."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            lose(journal, group, 14 * S, MS, fails=15 * S)
+            journal.lose(group, 14 * S, MS, fails=15 * S)
             continue
-        lose(journal, group, 200 * MS, 6 * S, TIMED_OUT)
+        journal.lose(group, 200 * MS, 6 * S, TIMED_OUT)
         if then == "raise":
-            fail(journal, 7 * S, "RuntimeError", TIMED_OUT.partition(": ")[2])
+            journal.fail(7 * S, "RuntimeError", TIMED_OUT.partition(": ")[2])
         elif then == "leave":
-            leave(journal, 8 * S)
+            journal.leave(8 * S)
         else:
-            beat(journal, 40)
+            journal.beat(40)
     found = finds(tmp_path, "missing_participant", [1], certainty="certain")
     assert found.summary == (
         "Rank 1 arrived at all_reduce #3 of the default group 7.8 s after the others had given up:"
@@ -242,9 +234,9 @@ def test_what_cxx_code_gave_up_without_a_record_was_given_up(tmp_path: Path) -> 
         number = journal.issue(call, 14 * S if late else 200 * MS, q=3, d=MS)
         if late:
             journal.end(number, 2 * MS, x=journal.string(PEER_GONE))
-            fail(journal, 15 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+            journal.fail(15 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
             continue
-        beat(journal, 6)
+        journal.beat(6)
         text = TIMED_OUT.partition(": ")[2]
         stack = journal.stack((torch, 841, "backward"), ("train.py", 31, "step"))
         journal.define("failure", t=6 * S, type="RuntimeError", text=text, stack=stack, h=0)
@@ -258,8 +250,8 @@ def test_who_was_held_up_elsewhere_is_not_to_blame(tmp_path: Path, how: str) -> 
     """Rank 1 is late since it waited for rank 2, which had gone nowhere."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 0:
-            lose(journal, group, 200 * MS, 6 * S, TIMED_OUT)
-            beat(journal, 40)
+            journal.lose(group, 200 * MS, 6 * S, TIMED_OUT)
+            journal.beat(40)
             continue
         first, begins = journal.rank == 1, 150 * MS if journal.rank == 1 else 11 * S
         if how == "collective":
@@ -268,7 +260,7 @@ def test_who_was_held_up_elsewhere_is_not_to_blame(tmp_path: Path, how: str) -> 
         else:
             call = journal.call("store.get" if first else "store.set", kind="store", store=1)
             journal.run(call, begins, 11 * S + MS - begins, k="ready")
-        lose(journal, group, 11 * S + 2 * MS, MS, fails=12 * S)
+        journal.lose(group, 11 * S + 2 * MS, MS, fails=12 * S)
     found = finds(tmp_path, "missing_participant", [2], certainty="likely")
     assert "rank 1 waited for rank 2 in " in found.summary
 
@@ -277,9 +269,9 @@ def test_within_a_second_nobody_is_late(tmp_path: Path) -> None:
     """Two survivors of a third fail one after the other."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            fail(journal, 210 * MS, "ValueError", "the loss is not a number")
+            journal.fail(210 * MS, "ValueError", "the loss is not a number")
             continue
-        lose(journal, group, (200 + 500 * (journal.rank or 0)) * MS, 20 * MS, fails=2 * S)
+        journal.lose(group, (200 + 500 * (journal.rank or 0)) * MS, 20 * MS, fails=2 * S)
     finds(tmp_path, "process_failed", [1])
 
 
@@ -287,8 +279,8 @@ def test_a_time_out_that_harmed_nobody_is_silent(tmp_path: Path) -> None:
     """All caught it and left well: they may have wanted to know whether the others are there."""
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
-            lose(journal, group, 200 * MS, 6 * S, TIMED_OUT)
-        leave(journal, 8 * S)
+            journal.lose(group, 200 * MS, 6 * S, TIMED_OUT)
+        journal.leave(8 * S)
     assert findings(tmp_path) == []
 
 
@@ -297,10 +289,10 @@ def test_a_message_to_who_had_given_up(tmp_path: Path) -> None:
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
             receive = journal.message(group, "recv", 1)
-            break_off(journal, receive, 200 * MS, 6 * S, 7 * S, TIMED_OUT, q=1)
+            journal.break_off(receive, 200 * MS, 6 * S, 7 * S, TIMED_OUT, q=1)
         else:
             send = journal.message(group, "send", 0)
-            break_off(journal, send, 14 * S, MS, 15 * S, q=1, refused=True)
+            journal.break_off(send, 14 * S, MS, 15 * S, q=1, refused=True)
     found = finds(tmp_path, "unmatched_recv", [1])
     assert "rank 1 posted the send 7.8 s later" in found.summary
 
@@ -310,7 +302,7 @@ def test_two_that_die_at_once_are_one_failure(tmp_path: Path) -> None:
     for journal, group in steps(tmp_path, 4):
         if journal.rank in (1, 2):
             continue
-        lose(journal, group, 200 * MS, 100 * MS, fails=400 * MS)
+        journal.lose(group, 200 * MS, 100 * MS, fails=400 * MS)
     finds(tmp_path, "process_failed", [1, 2], certainty="certain", look=all_gone)
 
 
@@ -318,7 +310,7 @@ def test_what_is_lost_while_all_are_being_killed_proves_nothing(tmp_path: Path) 
     """Rank 2 is in its loader; of those who are killed one by one, the later lose the earlier."""
     for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 0:
-            lose(journal, group, 200 * MS, 20 * S)
+            journal.lose(group, 200 * MS, 20 * S)
         elif journal.rank == 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
     finds(tmp_path, "missing_participant", [2], look=all_gone)
@@ -357,7 +349,7 @@ def test_failures_that_nothing_explains_are_told_without_a_culprit(tmp_path: Pat
     """Rank 0 served the store and left; the others lose it while they make a group."""
     for journal, _ in steps(tmp_path, 3):
         if journal.rank == 0:
-            leave(journal, 210 * MS)
+            journal.leave(210 * MS)
             continue
         make = journal.call(
             "ProcessGroupGloo", kind="constructor", store=2,
@@ -367,7 +359,7 @@ def test_failures_that_nothing_explains_are_told_without_a_culprit(tmp_path: Pat
         number = journal.begin(make, 300 * MS)
         text = "DistNetworkError: Broken pipe"
         journal.end(number, MS, x=journal.string(text), f=1)
-        fail(journal, 310 * MS, "DistNetworkError", "Broken pipe")
+        journal.fail(310 * MS, "DistNetworkError", "Broken pipe")
     found = finds(tmp_path, "process_failed", [], certainty="likely", waiting=[1, 2])
     assert "served by rank 0, which has ended before" in found.summary
 
@@ -387,10 +379,10 @@ def test_who_ends_without_waiting_for_its_part_takes_it_away(tmp_path: Path, kin
             if kind == "waited":
                 journal.record(w=begun, d=2 * MS)
                 journal.record(e=begun, d=3 * MS)
-            leave(journal, 210 * MS)
+            journal.leave(210 * MS)
             continue
         journal.end(begun, 400 * MS, x=journal.string(PEER_GONE))
-        fail(journal, 700 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+        journal.fail(700 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
     found = only(findings(tmp_path, look=all_gone))
     left = kind in ("message", "collective")
     assert ranks(tmp_path, found.culprits) == ([0] if left else [])
@@ -409,9 +401,9 @@ def test_who_gives_up_has_lost_no_connection(tmp_path: Path) -> None:
         if journal.rank:
             text = "wait timeout after 0ms, keys: /rpc_prefix_0/0/0"
             journal.end(number, MS, x=journal.string(f"DistStoreError: {text}"), f=1)
-            fail(journal, 310 * MS, "DistStoreError", text)
+            journal.fail(310 * MS, "DistStoreError", text)
         else:
-            beat(journal, 20)
+            journal.beat(20)
     found = finds(tmp_path, "process_failed", [], certainty="likely")
     assert found.summary.startswith(
         "Ranks 1, 2 gave up in ProcessGroupGloo (train.py:6), and no journal says who did not come"

@@ -13,20 +13,15 @@ from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording.sentences import NATIVE
-from support.journals import MS, Journal, workers
+from support.journals import MS, PEER_GONE, Journal, S, workers
 from support.scenes import (
-    PEER_GONE,
-    S,
     alive,
     all_gone,
-    beat,
     findings,
     finds,
     hang_without,
-    leave,
     only,
     ranks,
-    stand,
     steps,
     verdict,
 )
@@ -35,7 +30,7 @@ from support.scenes import (
 def test_a_rank_outside_communication_is_missing(tmp_path: Path) -> None:
     """Rank 2 stands in its loader; the others are named with line and time, rank 2 with its own."""
     for journal, _ in hang_without(tmp_path, 3, 2):
-        stand(journal, 3 * S, "/src/loader.py", 9, "load")
+        journal.stand(3 * S, "/src/loader.py", 9, "load")
     found = finds(tmp_path, "missing_participant", [2], certainty="certain", seq=3, waiting=[0, 1])
     assert found.summary == (
         "Rank 2 never joined all_reduce #3 of the default group: ranks 0, 1 have been waiting at"
@@ -54,7 +49,7 @@ def test_a_part_that_the_program_named_is_said_and_hides_no_operation(tmp_path: 
             if outer != "annotate":
                 around = journal.begin(journal.call(outer, kind="composed"), 195 * MS, p=around)
             if journal.rank == 1:
-                stand(journal, 3 * S, "/src/loader.py", 9, "load")
+                journal.stand(3 * S, "/src/loader.py", 9, "load")
             else:
                 journal.begin(journal.collective(group), 200 * MS, q=3, p=around)
         found = only(findings(folder))
@@ -66,7 +61,7 @@ def test_who_destroyed_its_groups_before_the_others_is_said_to_have(tmp_path: Pa
     for journal, _ in hang_without(tmp_path, 3, 2):
         where = journal.stack(("train.py", 40, "finish"))
         journal.run(journal.call("destroy_process_group", kind="composed", stack=where), S, MS)
-        stand(journal, 3 * S, "/src/report.py", 9, "write")
+        journal.stand(3 * S, "/src/report.py", 9, "write")
     found = finds(tmp_path, "missing_participant", [2])
     told = "; rank 2 is at report.py:9 in write, after destroy_process_group at train.py:40."
     assert found.summary.endswith(told)
@@ -77,7 +72,7 @@ def test_the_fewer_at_a_line_where_nobody_was_before(tmp_path: Path, *, before: 
     """Rank 0 reduces alone, or the others are late for a line where some have been before."""
     for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank:
-            stand(journal, 3 * S, "/src/loader.py", 9, "load")
+            journal.stand(3 * S, "/src/loader.py", 9, "load")
         else:
             stack = journal.stack(("train.py", 10 if before else 60, "main"))
             journal.begin(journal.collective(group, stack=stack), 200 * MS, q=3)
@@ -110,9 +105,9 @@ def test_a_clean_end_is_missing_and_no_failure(
             number = journal.begin(journal.collective(group, **keys), 200 * MS, q=3)
             if waits:
                 journal.record(w=number, d=MS)
-            beat(journal, 20)
+            journal.beat(20)
         else:
-            leave(journal, 210 * MS)
+            journal.leave(210 * MS)
     found = finds(tmp_path, "missing_participant", [1])
     assert "rank 1 has ended" in found.summary
     assert "uneven inputs" in (found.hint or "")
@@ -141,7 +136,7 @@ def test_a_rank_without_a_journal_is_not_blamed(tmp_path: Path) -> None:
             journal.remove()
             continue
         journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
+        journal.beat(20)
     found = finds(tmp_path, "missing_participant", [], certainty="likely", absent_ranks=())
     assert "of rank 2 no journal was found, so it is not known whether it came" in found.summary
 
@@ -155,12 +150,12 @@ def test_beside_a_rank_without_a_journal_who_is_away_is_named(tmp_path: Path) ->
                 journal.remove()
                 continue
             if journal.rank == 1:
-                stand(journal, 5 * S, "loader.py", 8, "load")
+                journal.stand(5 * S, "loader.py", 8, "load")
             else:
                 number = journal.begin(journal.collective(group), 200 * MS, q=3)
                 if lost and journal.rank == 3:
                     journal.end(number, 20 * MS, x=journal.string(PEER_GONE))
-            beat(journal, 20)
+            journal.beat(20)
         finds(folder, "missing_participant", culprits, certainty="likely")
 
 
@@ -179,7 +174,7 @@ def test_who_is_in_no_majority(tmp_path: Path, kind: str, odd: dict[str, Any], w
         keys = dict(odd) if journal.rank == 1 else {}
         op = keys.pop("op", "all_reduce")
         journal.run(journal.collective(group, op, **keys), t=200 * MS, d=MS, q=3)
-        leave(journal, 300 * MS)
+        journal.leave(300 * MS)
     found = finds(tmp_path, kind, [1], seq=3, certainty="certain", look=all_gone)
     assert word in found.summary
 
@@ -243,7 +238,7 @@ def test_an_abort_inside_a_difference_is_its_consequence(tmp_path: Path) -> None
         call = journal.collective(group, shapes=[[size]])
         journal.begin(call, 200 * MS, q=3)
         if journal.rank != 1:
-            beat(journal, 20)
+            journal.beat(20)
     finds(tmp_path, "shape_mismatch", [0], consequences=("Rank 1 fell silent.",))
 
 
@@ -266,7 +261,7 @@ def test_scatter_and_gather_differ_by_rank_and_are_legal(tmp_path: Path) -> None
         gather = journal.collective(group, "gather", root=0, args=slots)
         journal.run(scatter, t=200 * MS, d=MS, q=3)
         journal.run(gather, t=300 * MS, d=MS, q=4)
-        leave(journal, 400 * MS)
+        journal.leave(400 * MS)
     assert findings(tmp_path, look=all_gone) == []
 
 
@@ -366,7 +361,7 @@ def test_on_nccl_a_returned_call_is_in_flight_until_the_device_has_done_it(tmp_p
         call = nccl(journal, [0, 1], "a")
         if journal.rank == 0:
             journal.issue(call, 200 * MS, q=1)
-            stand(journal, 5 * S, "/src/train.py", 44, "log")
+            journal.stand(5 * S, "/src/train.py", 44, "log")
     found = finds(tmp_path, "missing_participant", [1])
     assert {(p.line, p.op) for p in found.locations} >= {(10, "all_reduce"), (44, "all_reduce")}
 
@@ -479,7 +474,7 @@ def test_who_froze_after_what_others_did_is_missing_in_the_next(tmp_path: Path, 
             continue
         journal.end(number, 2 * MS)
         journal.begin(journal.collective(group, "broadcast", root=0), 205 * MS, q=4)
-        beat(journal, 30)
+        journal.beat(30)
     finds(tmp_path, "missing_participant", [2], seq=4, look=lambda _: Observation(alive=True))
 
 
@@ -518,7 +513,7 @@ def test_uneven_inputs_need_proof(tmp_path: Path, function: str | None, *, is_hi
         if journal.rank == 0:
             journal.begin(journal.collective(group, origin="c++"), 200 * MS, q=3)
         elif function is not None:
-            stand(journal, 5 * S, "train.py", 9, function)
+            journal.stand(5 * S, "train.py", 9, function)
     assert ("uneven inputs" in (only(findings(tmp_path)).hint or "")) is is_hinted
 
 
@@ -535,7 +530,7 @@ def test_a_rank_in_python_is_sure_to_lack_what_cxx_issues(tmp_path: Path, backwa
             stack = journal.stack(graph, ("train.py", 12, "main"))
             journal.record(at=5 * S, h=0, k=stack)
         else:
-            stand(journal, 5 * S, "loader.py", 9, "load")
+            journal.stand(5 * S, "loader.py", 9, "load")
     finds(
         tmp_path, "missing_participant", [1], because=(NATIVE,) if backward else (),
         certainty="likely" if backward else "certain",
@@ -547,7 +542,7 @@ def test_what_cxx_issued_is_not_over_when_another_of_its_number_is(tmp_path: Pat
     for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 2:
             journal.issue(journal.collective(group, origin="c++"), 200 * MS, q=3, d=MS)
-            stand(journal, 2 * S, "train.py", 10, "main")
+            journal.stand(2 * S, "train.py", 10, "main")
             continue
         number = journal.begin(journal.collective(group, "broadcast", root=1), 200 * MS, q=3)
         if journal.rank == 1:

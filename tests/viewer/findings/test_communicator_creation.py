@@ -9,20 +9,8 @@ import pytest
 
 from disttrace_viewer.diagnosis.report import healthy
 from disttrace_viewer.findings.rules.communicator_creation import is_start
-from support.journals import MS, Journal, workers
-from support.scenes import (
-    S,
-    alive,
-    all_gone,
-    beat,
-    fail,
-    findings,
-    finds,
-    only,
-    ranks,
-    stand,
-    steps,
-)
+from support.journals import MS, Journal, S, workers
+from support.scenes import alive, all_gone, findings, finds, only, ranks, steps
 
 NCCL: dict[str, Any] = {"backends": {"cuda": "nccl"}}
 ON_DEVICE: dict[str, Any] = {"backend": "nccl", "device": "cuda"}
@@ -194,7 +182,7 @@ def test_a_member_that_stopped_running_is_named(tmp_path: Path) -> None:
     """All have come, and one of them has frozen since."""
     for journal in workers(tmp_path, 2):
         journal.begin(journal.collective(group_of(journal, 2), **ON_DEVICE), S, q=1)
-        beat(journal, 60 if journal.rank == 0 else 4)
+        journal.beat(60 if journal.rank == 0 else 4)
     found = only(findings(tmp_path))
     assert found.severity == "error"
     assert ranks(tmp_path, found.culprits) == [1]
@@ -213,7 +201,7 @@ def replaying(folder: Path, *graphs: list[str]) -> None:
             one = journal.issue(call, number * S, q=number, d=MS)
             if number < most:
                 journal.record(c=one, d=2 * MS)
-        beat(journal, 40)
+        journal.beat(40)
 
 
 TWO, THREE = "2 all_reduce", "3 all_reduce"
@@ -317,7 +305,7 @@ def test_a_key_that_was_set_in_another_store(tmp_path: Path, *, same: bool) -> N
         if rank or same:
             journal.begin(journal.call("store.get", **calls), 200 * MS, k=other)
         else:
-            stand(journal, 3 * S, "/src/train.py", 60, "prepare")
+            journal.stand(3 * S, "/src/train.py", 60, "prepare")
     found = findings(tmp_path)
     if same:
         assert "and nobody has set it; the nearest" in found[0].summary
@@ -350,10 +338,10 @@ def test_a_wait_that_was_cut_off_with_its_store(tmp_path: Path, waited_s: int) -
     for journal, _ in steps(tmp_path, 3):
         key = "count/two" if journal.rank == 2 else "count/1"
         begun = journal.begin(store_call(journal, "wait", 12), 200 * MS, k=[key])
-        beat(journal, waited_s)
+        journal.beat(waited_s)
         if journal.rank == 2:
             journal.end(begun, waited_s * S, x=journal.string(f"DistNetworkError: {gone}"))
-            fail(journal, waited_s * S + 300 * MS, "DistNetworkError", gone)
+            journal.fail(waited_s * S + 300 * MS, "DistNetworkError", gone)
     found = [f for f in findings(tmp_path, look=all_gone) if f.kind == "store_key_missing"]
     told = {f.key: ranks(tmp_path, f.waiting) for f in found}
     long = waited_s > 10

@@ -17,7 +17,7 @@ from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.findings.finding import RuleFinding
 from support.journals import MS, Journal
-from support.scenes import alive, beat, create, fail, finds, leave, only, run_all, steps
+from support.scenes import alive, finds, only, steps
 
 USUAL = ("grad", "norm", "loss") * 8
 LINES = {"grad": 10, "norm": 20, "loss": 30, "log": 40, "eval": 50}
@@ -26,11 +26,11 @@ LINES = {"grad": 10, "norm": 20, "loss": 30, "log": 40, "eval": 50}
 def run(folder: Path, courses: list[tuple[str, ...]], *, ends: bool, helper: bool = False) -> None:
     """Ranks reduce at these lines; ``ends``: all is over; ``helper``: the lines are callers'."""
     for journal, group in steps(folder, len(courses), count=0):
-        run_all(journal, made(journal, group, courses[journal.rank or 0], helper), ends=ends)
+        journal.run_all(made(journal, group, courses[journal.rank or 0], helper), ends=ends)
         if ends:
-            leave(journal, 500 * MS)
+            journal.leave(500 * MS)
         else:
-            beat(journal, 20)
+            journal.beat(20)
 
 
 def made(journal: Journal, group: int, names: Sequence[str], helper: bool = False) -> list[int]:
@@ -79,7 +79,7 @@ def test_a_module_that_one_rank_skips_is_named(tmp_path: Path, own: bool, read: 
             args = {"module": f"layers.{layer + 4 * own * rank}"}
             call = journal.collective(group, "all_gather_into_tensor", args=args)
             journal.run(call, t=(100 + number) * MS, d=MS // 2, q=number)
-        leave(journal, 500 * MS)
+        journal.leave(500 * MS)
     found = [f for f in read(tmp_path) if f.severity != "note"]
     assert [(f.kind, f.op) for f in found] == [("divergence", "all_gather_into_tensor")] * (not own)
     told = "rank 1 skipped all_gather_into_tensor of layers.1 at train.py:10"
@@ -132,7 +132,7 @@ def test_several_calls_more_in_a_loop_that_is_in_step_again(
     else:
         for journal, group in alive(steps(tmp_path, 3, count=0)):
             course = more if journal.rank == 2 else usual
-            run_all(journal, made(journal, group, course), ends=len(course) < 25)
+            journal.run_all(made(journal, group, course), ends=len(course) < 25)
     found = only(read(tmp_path))
     line, count = LINES[extra[0]], len(extra)
     if then:
@@ -162,7 +162,7 @@ def test_an_exception_by_which_a_call_was_skipped_is_told(tmp_path: Path, read: 
                 continue
             number += 1
             journal.run(call, t=t, d=MS // 2, q=number)
-        leave(journal, 500 * MS)
+        journal.leave(500 * MS)
     found = only(read(tmp_path))
     assert (found.kind, found.seq, len(found.culprits)) == ("divergence", 8, 1)
     assert found.summary.endswith(
@@ -188,7 +188,7 @@ def hanging(
     """Rank 2 waits for rank 0, who made one call more, or a group, or calls with another size."""
     for journal, group in alive(steps(folder, 3, count=0)):
         called = course if journal.rank == 2 else ("grad", "norm") * 3
-        run_all(journal, made(journal, group, called, helper), ends=len(called) < 6)
+        journal.run_all(made(journal, group, called, helper), ends=len(called) < 6)
         if journal.rank == 2 and then == "recv":
             journal.begin(journal.message(group, "recv", 0), 120 * MS, q=1)
         elif journal.rank == 2 and then == "other":
@@ -196,7 +196,7 @@ def hanging(
             other = journal.collective(group, stack=where, shapes=[[8]], bytes=32)
             journal.begin(other, 120 * MS, q=6)
         elif journal.rank == 2:
-            create(journal, 120 * MS, [0, 1, 2])
+            journal.create(120 * MS, [0, 1, 2])
     return only(by_states(folder))
 
 
@@ -256,7 +256,7 @@ def values_of(folder: Path, values: dict[int, list[int]]) -> None:
                 "digest", t=(50 + number) * MS, group=group, op="expect_equal", name="weights",
                 q=10 * number, v=value, stack=where,
             )  # fmt: skip
-        leave(journal, 500 * MS)
+        journal.leave(500 * MS)
 
 
 @READERS
@@ -292,7 +292,7 @@ def spoil(folder: Path, numbers: dict[int, int], **where_from: int) -> None:
             keys = {"group": group, "op": "all_reduce", "stack": where}
             keys |= {"parameters": ["head.bias"]} if q == 17 else {}
             journal.define("nonfinite", t=(50 + q) * MS, q=q, **keys)
-        leave(journal, 500 * MS)
+        journal.leave(500 * MS)
 
 
 @READERS
@@ -335,7 +335,7 @@ def test_the_exception_of_torchs_own_check_is_read_as_that(tmp_path: Path) -> No
         if journal.rank != 1:
             text = "[pair.cc:553] Connection closed by peer [127.0.0.1]:7829"
         journal.end(n, d=5 * MS, x=journal.string(f"RuntimeError: {text}"))
-        fail(journal, (206 + (journal.rank != 1)) * MS, "RuntimeError", text)
+        journal.fail((206 + (journal.rank != 1)) * MS, "RuntimeError", text)
     for read in (by_table, values_by_states):
         found = only(read(tmp_path))
         assert found.kind == "value_divergence"
@@ -365,7 +365,7 @@ def trained(folder: Path, *, size: int, kind: str = "collective", gone: bool = F
             journal.define("unreduced", t=at, over=over * MS, changes=changes, **made)
         if gone:
             journal.define("dropped", t=400 * MS, segment=1)
-        leave(journal, 500 * MS)
+        journal.leave(500 * MS)
 
 
 def test_gradients_that_nothing_reduces_are_a_note(tmp_path: Path) -> None:

@@ -11,24 +11,16 @@ import pytest
 from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.report import healthy
-from support.journals import MS, T0, UNIX_NS, Journal
+from support.journals import MS, PEER_GONE, T0, UNIX_NS, Journal, S
 from support.scenes import (
-    PEER_GONE,
-    S,
     alive,
     all_gone,
-    beat,
-    fail,
     findings,
     finds,
     hang_without,
-    join,
-    leave,
     only,
     ranks,
-    stand,
     steps,
-    store_call,
     tried,
     verdict,
 )
@@ -128,7 +120,7 @@ def run(folder: Path, pid: int, start_s: int, written_ns: int | None) -> list[tu
 def broken(journal: Journal, number: int) -> None:
     """It meets nobody at the address in the file."""
     journal.end(number, 50 * MS, x=journal.string(PEER_GONE))
-    fail(journal, 60 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+    journal.fail(60 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
 
 
 @pytest.mark.parametrize("earlier", [True, False])
@@ -165,15 +157,15 @@ def restarted(folder: Path, size: int = 1) -> tuple[Journal, Journal]:
         )
         for n in range(2)
     ]
-    fail(tries[0], S, "ValueError", "bad batch")
+    tries[0].fail(S, "ValueError", "bad batch")
     return agent, tries[1]
 
 
 def test_a_failure_that_was_overcome_is_a_note(tmp_path: Path) -> None:
     """It cost an attempt, and the job ended well."""
     agent, second = restarted(tmp_path)
-    leave(second, 3 * S)
-    leave(agent, 4 * S)
+    second.leave(3 * S)
+    agent.leave(4 * S)
     found = finds(tmp_path, "process_failed", severity="note", look=all_gone)
     assert found.summary.startswith("Attempt 0 failed (Rank 0 failed first: ValueError: bad batch")
     assert found.summary.endswith("; attempt 1 ran to its end.")
@@ -193,13 +185,13 @@ def test_one_that_hangs_and_is_ended_from_outside_keeps_its_verdict(tmp_path: Pa
         journal.run(journal.collective(group), begin + 100 * MS, MS, q=1)
         failed = (attempt, rank) == (0, 1)
         if failed:
-            fail(journal, S, "ValueError", "bad batch")
+            journal.fail(S, "ValueError", "bad batch")
         elif attempt == 1:
             if rank == 0:
                 journal.begin(journal.collective(group), begin + 200 * MS, q=2)
-            beat(journal, 30)
+            journal.beat(30)
         told(journal, 30 * S if attempt else 2 * S, "failed" if failed else "killed")
-    fail(agent, 30 * S + MS, "SignalException", "Process 500 got signal: 15")
+    agent.fail(30 * S + MS, "SignalException", "Process 500 got signal: 15")
     first, second, note = findings(tmp_path)
     assert (first.kind, ranks(tmp_path, first.culprits)) == ("missing_participant", [1])
     assert (second.kind, note.severity) == ("process_failed", "note")
@@ -210,7 +202,7 @@ def test_without_launcher_the_ranks_of_the_later_attempt_tell(tmp_path: Path, lo
     """They all ended well; of one of which that is unknown it may be wrong."""
     agent, second = restarted(tmp_path)
     if lost != "a rank's end":
-        leave(second, 3 * S)
+        second.leave(3 * S)
     if lost == "its journal":
         agent.definitions.unlink()
     found = findings(tmp_path, look=all_gone)
@@ -228,16 +220,16 @@ def test_a_job_that_goes_on_without_a_node_that_was_killed(tmp_path: Path, how: 
         group = journal.world()
         journal.run(journal.collective(group), S, MS, q=1)
     first[0].raises(first[0].collective(1), S + 2 * MS, 18 * MS, PEER_GONE, q=2)
-    fail(first[0], S + 21 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+    first[0].fail(S + 21 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
     gone.define("sighting", t=S + 20 * MS, state="gone", code=-9, others=3)
     again = Journal(
         tmp_path, rank=0, world_size=1, pid=700, parent=stays.process, keys={"attempt": 1},
         t0=T0 + 8 * S,
     )  # fmt: skip
-    leave(again, S)
-    leave(stays, 10 * S)
+    again.leave(S)
+    stays.leave(10 * S)
     if how == "left":
-        leave(gone, S + 20 * MS)
+        gone.leave(S + 20 * MS)
     if how == "began anew":
         tried(tmp_path, gone, 1, 1, t0=T0 + 8 * S)
     case, (found, *_) = verdict(tmp_path, look=all_gone)
@@ -250,8 +242,8 @@ def test_a_job_that_goes_on_without_a_node_that_was_killed(tmp_path: Path, how: 
 def test_one_whose_launcher_failed_is_a_fault(tmp_path: Path) -> None:
     """No later attempt came through."""
     agent, second = restarted(tmp_path)
-    leave(second, 3 * S)
-    fail(agent, 4 * S, "ChildFailedError", "train.py FAILED")
+    second.leave(3 * S)
+    agent.fail(4 * S, "ChildFailedError", "train.py FAILED")
     found = findings(tmp_path, look=all_gone)
     assert found[0].severity == "error"
 
@@ -259,9 +251,9 @@ def test_one_whose_launcher_failed_is_a_fault(tmp_path: Path) -> None:
 def test_an_attempt_that_failed_holds_up_nobody_of_the_next_one(tmp_path: Path) -> None:
     """That one starts, and a rank of it imports for long: while it runs nothing is stalled."""
     agent, second = restarted(tmp_path, 2)
-    join(second, 3 * S, 2)
+    second.join(3 * S, 2)
     for journal in (agent, second):
-        beat(journal, 20)
+        journal.beat(20)
     case, found = verdict(tmp_path)
     told = {(f.kind, f.severity) for f in found}
     assert told == {("process_failed", "error"), ("rendezvous_incomplete", "note")}
@@ -287,12 +279,12 @@ def test_an_attempt_meets_the_addresses_of_the_last_one(tmp_path: Path, *, own_k
             begin = (1 + 2 * rank * attempt * (not own_keys)) * S
             if attempt == 0:
                 journal.run(call, begin, 10 * MS)
-                fail(journal, 2 * S, "ValueError", f"bad {rank}")
+                journal.fail(2 * S, "ValueError", f"bad {rank}")
                 continue
             number = journal.begin(call, begin)
             refused = "RuntimeError: Gloo connectFullMesh failed: Connection refused"
             journal.end(number, 20 * MS, x=journal.string(refused))
-            fail(journal, begin + S, "RuntimeError", refused.partition(": ")[2])
+            journal.fail(begin + S, "RuntimeError", refused.partition(": ")[2])
     found = findings(tmp_path)[0]
     assert (found.kind, found.culprits) == ("process_failed", ())
     assert ("attempt 0 made this group under the same keys" in found.summary) is not own_keys
@@ -303,7 +295,7 @@ def test_an_attempt_hangs_in_the_addresses_of_the_last_one(tmp_path: Path, own_k
     """All are in the making of their group, as those of the first one were, in the same store."""
     agent = Journal(tmp_path, pid=3999, role="agent")
     agent.tcp_store(29500, server=True)
-    beat(agent, 40)
+    agent.beat(40)
     for attempt, rank in itertools.product((0, 1), (0, 1)):
         journal = tried(tmp_path, agent, attempt, rank, t0=T0 + 10 * S * attempt)
         lead = (f"attempt_{attempt}",) if own_keys else ()
@@ -314,9 +306,9 @@ def test_an_attempt_hangs_in_the_addresses_of_the_last_one(tmp_path: Path, own_k
         number = journal.begin(call, S)
         if attempt == 0:
             journal.end(number, 10 * MS)
-            fail(journal, 2 * S, "ValueError", f"bad {rank}")
+            journal.fail(2 * S, "ValueError", f"bad {rank}")
         else:
-            beat(journal, 30)
+            journal.beat(30)
     case, found = verdict(tmp_path)
     assert (found[0].kind, found[0].culprits) == ("no_progress", ())
     assert {case.evidence.trace.processes[p].pid for p in found[0].waiting} == {4100, 4101}
@@ -330,7 +322,7 @@ def test_who_only_begins_to_make_a_group_is_told_to_be_in_that(tmp_path: Path) -
     store = journal.prefix_store(journal.tcp_store(29500, server=True), "default_pg", "0/")
     call = journal.call("ProcessGroupGloo", kind="constructor", store=store, args={"size": 2})
     journal.begin(call, S)
-    stand(journal, S + 500 * MS, "train.py", 3, "main")
+    journal.stand(S + 500 * MS, "train.py", 3, "main")
     case, found = verdict(tmp_path, look=all_gone)
     assert (
         places(case, found)[0]
@@ -349,9 +341,9 @@ def swept(folder: Path, *, role: str = "main", second: bool = True) -> Journal:
             t0=T0 + trial * 5 * S,
         )  # fmt: skip
         if (trial, rank) == (0, 1):
-            fail(journal, S, "FloatingPointError", "diverged")
+            journal.fail(S, "FloatingPointError", "diverged")
         else:
-            leave(journal, S)
+            journal.leave(S)
     return starter
 
 
@@ -360,9 +352,9 @@ def test_a_trial_that_failed_beside_others_is_a_note(tmp_path: Path, end: str) -
     """The program that ran them handled it, and ended well; else it is a failure."""
     starter = swept(tmp_path)
     if end == "well":
-        leave(starter, 9 * S)
+        starter.leave(9 * S)
     elif end == "badly":
-        fail(starter, 9 * S, "ProcessRaisedException", "FloatingPointError: diverged")
+        starter.fail(9 * S, "ProcessRaisedException", "FloatingPointError: diverged")
     found = findings(tmp_path, look=all_gone)[0]
     assert (found.severity == "note") is (end == "well")
     assert "FloatingPointError: diverged" in found.summary
@@ -373,7 +365,7 @@ def test_a_trial_that_failed_beside_others_is_a_note(tmp_path: Path, end: str) -
 def test_who_begins_nothing_after_a_failure_has_failed(tmp_path: Path, other: str) -> None:
     """A parent may but ignore how its ranks end; and a launcher's attempts have numbers."""
     starter = swept(tmp_path, second=other != "alone", role="agent" if other == "agent" else "main")
-    leave(starter, 9 * S)
+    starter.leave(9 * S)
     assert findings(tmp_path, look=all_gone)[0].severity == "error"
 
 
@@ -397,7 +389,7 @@ def waits(journal: Journal, group: int, how: str) -> None:
     elif how == "recv":
         call, keys = journal.message(group, "recv", 0), {"q": 1}
     else:
-        call, keys = store_call(journal, "get", 50), {"k": "promoted"}
+        call, keys = journal.store_call("get", 50), {"k": "promoted"}
     number = journal.begin(call, 200 * MS, **keys)
     if how == "recv":
         journal.record(v=number, d=MS)

@@ -26,8 +26,8 @@ from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states.reduce import reduce
 from disttrace_viewer.states.state import merge, pack, unpack
 from disttrace_viewer.trace.process import Process
-from support.journals import MS, Journal
-from support.scenes import OF_HISTORY, PEER_GONE, S, beat, fail, leave, stand, steps, store_call
+from support.journals import MS, PEER_GONE, Journal, S
+from support.scenes import OF_HISTORY, steps
 
 SPAN = re.compile(r"[\d.]+ (h|min|s|ms|us)\b")
 
@@ -65,20 +65,20 @@ def act(journal: Journal, drawn: random.Random, done: dict[int, int], size: int)
         if open_:
             if drawn.random() < 0.15:
                 journal.end(number, 2 * S, x=journal.string(PEER_GONE), f=1)
-                fail(journal, now + 3 * S, "RuntimeError", PEER_GONE)
+                journal.fail(now + 3 * S, "RuntimeError", PEER_GONE)
                 return
             break
         journal.end(number, 50 * MS)
     how = drawn.choice(["alive"] * 5 + ["fail", "leave", "silent", "stand", "exit"])
     if how == "fail":
-        fail(journal, now + S, "ValueError", "bad batch", line=drawn.choice([30, 31]))
+        journal.fail(now + S, "ValueError", "bad batch", line=drawn.choice([30, 31]))
     elif how == "leave" and not open_:
-        leave(journal, now + S)
+        journal.leave(now + S)
     elif how == "exit":
         journal.define("exit", t=now + S, how="exit", code=3)
     elif how == "stand":
-        stand(journal, now + S, "/src/train.py", 99, "save")
-    beat(journal, {"silent": drawn.choice([4, 8, 14]), "alive": 20, "stand": 20}.get(how, 2))
+        journal.stand(now + S, "/src/train.py", 99, "save")
+    journal.beat({"silent": drawn.choice([4, 8, 14]), "alive": 20, "stand": 20}.get(how, 2))
 
 
 def begin(
@@ -99,7 +99,7 @@ def begin(
         return journal.begin(call, now, q=1)
     op, line = drawn.choice(["get", "set", "wait", "add"]), drawn.choice([50, 51])
     key = drawn.choice(["go", f"ready/{drawn.randrange(size)}"])
-    return journal.begin(store_call(journal, op, line), now, k=key)
+    return journal.begin(journal.store_call(op, line), now, k=key)
 
 
 def told(case: Case, found: Sequence[RuleFinding]) -> list[tuple[object, ...]]:

@@ -9,21 +9,8 @@ import pytest
 
 from disttrace.journal.code_files import BUILT_IN
 from disttrace_viewer import api
-from support.journals import MS, Journal, workers
-from support.scenes import (
-    PEER_GONE,
-    S,
-    alive,
-    all_gone,
-    fail,
-    finds,
-    hang_without,
-    leave,
-    ranks,
-    stand,
-    steps,
-    store_call,
-)
+from support.journals import MS, PEER_GONE, Journal, S, workers
+from support.scenes import alive, all_gone, finds, hang_without, ranks, steps
 
 PYTHON = "/usr/lib/python3.11"
 Frames = tuple[tuple[str, int, str], ...]
@@ -68,7 +55,7 @@ def served(
         call = journal.collective(group, op, root=root)
         usual, last = journal.stack(*stands), journal.stack(*(now or stands))
         for n in range(0 if journal.rank else loads):
-            stand(journal, n * MS, "server.py", 40 + n, "load")
+            journal.stand(n * MS, "server.py", 40 + n, "load")
         for n in range(rounds + 1):
             if journal.rank == 0:
                 at = usual if n < rounds or now is None else last
@@ -231,7 +218,7 @@ UNTIL_S = 20
 
 def talks(journal: Journal, thread: int) -> None:
     """It tells a store that it lives, five times a second until the end."""
-    call = store_call(journal, "set", 90, "live")
+    call = journal.store_call("set", 90, "live")
     for n in range(5, 5 * UNTIL_S):
         journal.run(call, n * S // 5, MS, k="alive", h=thread)
 
@@ -257,7 +244,7 @@ def test_who_stands_beside_a_thread_that_talks(tmp_path: Path, how: str) -> None
         if exchanges:
             journal.run(journal.collective(group), 200 * MS, MS, q=3, h=1)
         if how in STANDS:
-            stand(journal, 12 * S, *STANDS[how])
+            journal.stand(12 * S, *STANDS[how])
         talks(journal, int(how != "its main thread talks"))
     found = finds(tmp_path, "missing_participant", [1] if TALKS[how] else [])
     assert TALKS[how] in found.summary
@@ -267,12 +254,12 @@ def test_it_does_not_get_on_by_that(tmp_path: Path) -> None:
     """Rank 0 awaits a key again and again, which rank 1 does not set."""
     for journal, _ in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank == 0:
-            call, error = store_call(journal, "wait", 50), journal.string("wait timeout after 1s")
+            call, error = journal.store_call("wait", 50), journal.string("wait timeout after 1s")
             for second in range(1, UNTIL_S):
                 number = journal.begin(call, second * S, k="weights")
                 journal.record(e=number, d=900 * MS, x=error)
         else:
-            stand(journal, 12 * S, "/src/train.py", 70, "load")
+            journal.stand(12 * S, "/src/train.py", 70, "load")
             talks(journal, 1)
     finds(tmp_path, "store_key_missing", [])
 
@@ -302,7 +289,7 @@ def test_a_straggler_is_found_beside_threads_that_talk(tmp_path: Path) -> None:
     """Rank 1 is away for 300 ms now and then, while a thread of it says that it lives."""
     let_go, number = 200 * MS, 2
     jobs = steps(tmp_path, 2)
-    calls = [(journal.collective(group), store_call(journal, "set", 90)) for journal, group in jobs]
+    calls = [(journal.collective(group), journal.store_call("set", 90)) for journal, group in jobs]
     for step in range(40):
         pause, number = 300 * MS * (step % 5 == 3), number + 1
         for (journal, _), (call, lives) in zip(jobs, calls, strict=True):
@@ -312,7 +299,7 @@ def test_a_straggler_is_found_beside_threads_that_talk(tmp_path: Path) -> None:
             journal.run(call, begin, let_go + MS + pause + MS // 5 - begin, q=number)
         let_go += MS + pause + MS // 5
     for journal, _ in jobs:
-        leave(journal, let_go + MS)
+        journal.leave(let_go + MS)
     found = finds(tmp_path, "straggler", [1], look=all_gone)
     assert "by 300 ms in 8 of" in found.summary
 
@@ -321,7 +308,7 @@ def test_a_straggler_is_found_beside_threads_that_talk(tmp_path: Path) -> None:
 def test_who_asks_beside_a_thread_that_talks(tmp_path: Path, last: int) -> None:
     """Whichever of the two did something last, rank 1 asks for what somebody else should bring."""
     for journal, _ in hang_without(tmp_path, 2, 1):
-        asks, lives = store_call(journal, "check", 30), store_call(journal, "set", 90, "live")
+        asks, lives = journal.store_call("check", 30), journal.store_call("set", 90, "live")
         for n in range(5, 5 * UNTIL_S):
             told = [(n * S // 5 + last, asks, "ready", 0), (n * S // 5, lives, "alive", 1)]
             for t, call, key, thread in sorted(told):
@@ -334,13 +321,13 @@ def test_who_ended_after_a_call_of_a_pool_has_the_line_before(tmp_path: Path) ->
     """No line of the program's made that call."""
     pool = ("/usr/lib/python3.11/concurrent/futures/thread.py", 58, "run")
     for journal, group in steps(tmp_path, 2):
-        journal.run(store_call(journal, "set", 90), 150 * MS, MS, k="ready")
+        journal.run(journal.store_call("set", 90), 150 * MS, MS, k="ready")
         theirs = journal.collective(group, stack=journal.stack(pool))
         journal.run(theirs, 200 * MS, MS, q=3, h=1)
         if journal.rank == 1:
             error = journal.string(PEER_GONE)
             number = journal.begin(journal.collective(group), 210 * MS, q=4)
             journal.end(number, MS, x=error)
-            fail(journal, 215 * MS, "RuntimeError", PEER_GONE)
+            journal.fail(215 * MS, "RuntimeError", PEER_GONE)
     found = finds(tmp_path, "process_failed", [0], look=all_gone)
     assert [(where.file, where.line) for where in found.locations] == [("train.py", 90)]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from disttrace_viewer.findings.finding import RuleFinding
-from support.journals import MS, Journal
-from support.scenes import S, alive, beat, findings, finds, only, ranks, stand, steps, store_call
+from support.journals import MS, Journal, S
+from support.scenes import alive, findings, finds, only, ranks, steps
 
 
 def job(
@@ -26,22 +26,22 @@ def job(
     for journal, group in alive(steps(folder, world_size)):
         rank = journal.rank or 0
         for n, key in enumerate(sets.get(rank, ())):
-            journal.run(store_call(journal, "set", 40), t=(150 + n) * MS + rank, d=MS // 2, k=key)
+            journal.run(journal.store_call("set", 40), t=(150 + n) * MS + rank, d=MS // 2, k=key)
         for key in deleted if rank == 0 else ():
-            journal.run(store_call(journal, "delete_key", 41), t=180 * MS, d=MS, k=key)
+            journal.run(journal.store_call("delete_key", 41), t=180 * MS, d=MS, k=key)
         if rank in awaited and tries:
-            call = store_call(journal, "get", 50)
+            call = journal.store_call("get", 50)
             text = journal.string("torch.distributed.DistStoreError: wait timeout after 1000ms")
             for n in range(tries):
                 journal.run(call, 200 * MS + n * S, S - MS, k=awaited[rank], x=text)
         elif rank in awaited:
-            journal.begin(store_call(journal, "get", 50), 200 * MS, k=awaited[rank])
+            journal.begin(journal.store_call("get", 50), 200 * MS, k=awaited[rank])
         elif rank in sleeping:
-            stand(journal, 3 * S, "/src/train.py", 60, "prepare")
+            journal.stand(3 * S, "/src/train.py", 60, "prepare")
         else:
             for _ in range(mesh):
                 outer = journal.run(journal.call("new_group", kind="composed"), 190 * MS, MS)
-                journal.run(store_call(journal, "set", 42), 190 * MS, MS // 2, k="cpu/0", p=outer)
+                journal.run(journal.store_call("set", 42), 190 * MS, MS // 2, k="cpu/0", p=outer)
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
     return findings(folder)
 
@@ -127,18 +127,18 @@ def test_who_never_came_out_of_a_mismatch_sets_no_key(tmp_path: Path, third: str
         )
         if rank == 0:
             journal.end(number, MS)
-            journal.begin(store_call(journal, "wait", 60), 300 * MS, k=["go"])
+            journal.begin(journal.store_call("wait", 60), 300 * MS, k=["go"])
         elif rank == 1:
-            store_call(journal, "wait", 60)  # it uses the same store
+            journal.store_call("wait", 60)  # it uses the same store
             continue
         else:
             journal.end(number, MS)
-            journal.run(store_call(journal, "set", 60), t=250 * MS, d=MS, k="ready")
+            journal.run(journal.store_call("set", 60), t=250 * MS, d=MS, k="ready")
             if third == "waits":
                 journal.begin(journal.collective(group, "barrier", shapes=None), 300 * MS, q=4)
             else:
-                stand(journal, 3 * S, "/src/train.py", 70, "prepare")
-        beat(journal, 20)
+                journal.stand(3 * S, "/src/train.py", 70, "prepare")
+        journal.beat(20)
     kinds = [f.kind for f in findings(tmp_path)]
     assert kinds == ["shape_mismatch", *(["store_key_missing"] if third == "sleeps" else [])]
 
@@ -167,11 +167,11 @@ def test_a_key_that_was_deleted_makes_no_cycle(tmp_path: Path, setters: list[int
 def queue(folder: Path, pushes: int, pops: int, *, dropped: bool = False) -> list[RuleFinding]:
     """Rank 0 pushes; rank 1 pops so often, and then waits for one more."""
     for journal, _ in alive(steps(folder, 2)):
-        push, pop = store_call(journal, "queue_push", 40), store_call(journal, "queue_pop", 50)
+        push, pop = journal.store_call("queue_push", 40), journal.store_call("queue_pop", 50)
         if journal.rank == 0:
             for n in range(pushes):
                 journal.run(push, t=(150 + n) * MS, d=MS // 2, k="work")
-            stand(journal, 3 * S, "/src/train.py", 60, "prepare")
+            journal.stand(3 * S, "/src/train.py", 60, "prepare")
         else:
             for n in range(pops):
                 journal.run(pop, t=(160 + n) * MS, d=MS // 2, k="work")
@@ -198,7 +198,7 @@ def test_a_queue_without_anything_is_a_key_that_is_missing(tmp_path: Path) -> No
 def test_who_filled_a_queue_need_not_fill_it_again(tmp_path: Path) -> None:
     """Rank 0 waits for the one that pops once too often; that is no cycle."""
     for journal, group in alive(steps(tmp_path, 2)):
-        push, pop = store_call(journal, "queue_push", 40), store_call(journal, "queue_pop", 50)
+        push, pop = journal.store_call("queue_push", 40), journal.store_call("queue_pop", 50)
         if journal.rank == 0:
             journal.run(push, t=150 * MS, d=MS, k="work")
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
@@ -256,8 +256,8 @@ def test_who_may_still_come_to_set_it_closes_no_cycle(tmp_path: Path, who: str) 
             journal.begin(journal.message(group, "recv", 2), 200 * MS, q=1)
         else:
             under(journal, "set", "data", "mine", 150 * MS)
-            stand(journal, 3 * S, "/src/train.py", 60, "prepare")
-        beat(journal, 20)
+            journal.stand(3 * S, "/src/train.py", 60, "prepare")
+        journal.beat(20)
         if journal.rank == 2 and who == "unseen":
             journal.remove()
     found = [f for f in findings(tmp_path) if f.kind == "store_key_missing"]
@@ -336,14 +336,14 @@ def test_who_is_behind_in_turns_and_waits_for_one_that_is_ahead_is_not_named(
         rank = journal.rank or 0
         for n in range(3 if rank == 0 else 4):
             key = f"CUDASymmetricMemory/{n}/{rank}"
-            journal.run(store_call(journal, "set", 40), t=(150 + n) * MS + rank, d=MS // 2, k=key)
+            journal.run(journal.store_call("set", 40), t=(150 + n) * MS + rank, d=MS // 2, k=key)
         scatter = journal.collective(group, "scatter", root=0)
         if rank == 0:
             journal.begin(scatter, 190 * MS, q=3)
         elif rank in came:
             journal.run(scatter, 190 * MS, 2 * MS, q=3)
         if rank:
-            journal.begin(store_call(journal, "get", 50), 200 * MS, k="CUDASymmetricMemory/3/0")
+            journal.begin(journal.store_call("get", 50), 200 * MS, k="CUDASymmetricMemory/3/0")
     found = only(findings(tmp_path))
     assert found.kind == "store_key_missing"
     assert ranks(tmp_path, found.culprits) == odd
@@ -357,11 +357,11 @@ def test_who_is_ahead_in_turns_is_not_named_while_others_are_at_work(tmp_path: P
         rank = journal.rank or 0
         for n in range(3 if rank == 0 else 2):
             key = f"CUDASymmetricMemory/{n}/{rank}"
-            journal.run(store_call(journal, "set", 40), t=(150 + n) * MS + rank, d=MS // 2, k=key)
+            journal.run(journal.store_call("set", 40), t=(150 + n) * MS + rank, d=MS // 2, k=key)
         if rank == 0:
-            journal.begin(store_call(journal, "get", 50), 200 * MS, k="CUDASymmetricMemory/2/1")
+            journal.begin(journal.store_call("get", 50), 200 * MS, k="CUDASymmetricMemory/2/1")
         elif rank == 1:
-            stand(journal, 3 * S, "/src/train.py", 60, "prepare")
+            journal.stand(3 * S, "/src/train.py", 60, "prepare")
         else:
             journal.begin(journal.message(group, "recv", 1), 200 * MS, q=1)
     found = [f for f in findings(tmp_path) if f.culprits]

@@ -9,41 +9,24 @@ import pytest
 
 from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.report import healthy
-from support.journals import MS, Journal
-from support.scenes import (
-    PEER_GONE,
-    S,
-    alive,
-    beat,
-    break_off,
-    fail,
-    findings,
-    finds,
-    leave,
-    lose,
-    only,
-    ranks,
-    stand,
-    steps,
-    store_call,
-    verdict,
-)
+from support.journals import MS, PEER_GONE, Journal, S
+from support.scenes import alive, findings, finds, only, ranks, steps, verdict
 
 TIMED_OUT = "RuntimeError: Timed out waiting 6000ms for recv operation to complete"
 
 
 def give_up(journal: Journal, group: int) -> None:
     """Wait for six seconds, and end."""
-    lose(journal, group, 200 * MS, 6 * S, TIMED_OUT)
-    fail(journal, 7 * S, "RuntimeError", TIMED_OUT.partition(": ")[2])
+    journal.lose(group, 200 * MS, 6 * S, TIMED_OUT)
+    journal.fail(7 * S, "RuntimeError", TIMED_OUT.partition(": ")[2])
 
 
 def come_late(journal: Journal, group: int) -> None:
     """Arrive 7.8 s after the others had given up, and stand there."""
     number = journal.begin(journal.collective(group), 14 * S, q=3)
-    stand(journal, 16 * S, "train.py", 10, "step")
+    journal.stand(16 * S, "train.py", 10, "step")
     journal.end(number, 3 * S, x=journal.string(PEER_GONE))
-    fail(journal, 18 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+    journal.fail(18 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
 
 
 @pytest.mark.parametrize("noted_s", [2.0, 0.15])
@@ -51,7 +34,7 @@ def test_a_late_rank_is_told_where_it_was(tmp_path: Path, noted_s: float) -> Non
     """Noted while the others waited; or before that, and it had not moved since."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            stand(journal, round(noted_s * S), "loader.py", 7, "load")
+            journal.stand(round(noted_s * S), "loader.py", 7, "load")
             come_late(journal, group)
         else:
             give_up(journal, group)
@@ -64,7 +47,7 @@ def test_a_rank_that_was_seen_only_when_the_others_had_gone_is_told_there(tmp_pa
     """They gave up before anybody had looked, and it had done nothing else before it came."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            stand(journal, 8 * S, "loader.py", 7, "load")
+            journal.stand(8 * S, "loader.py", 7, "load")
             come_late(journal, group)
         else:
             give_up(journal, group)
@@ -78,8 +61,8 @@ def test_where_it_was_is_known_although_its_stack_was_written_at_the_end(tmp_pat
     """A launcher's SIGTERM has that done: the newest note does not take the place of another."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            stand(journal, 2 * S, "loader.py", 7, "load")
-            lose(journal, group, 14 * S, 3 * S)
+            journal.stand(2 * S, "loader.py", 7, "load")
+            journal.lose(group, 14 * S, 3 * S)
             with journal.definitions.open("a") as file:
                 file.write("Stack (most recent call first):\n")
                 file.write('  File "/src/train.py", line 99 in last\n')
@@ -92,8 +75,8 @@ def test_what_was_noted_before_other_work_says_nothing(tmp_path: Path) -> None:
     """It has moved since, and nobody saw to where."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            stand(journal, 150 * MS, "loader.py", 7, "load")
-            journal.run(store_call(journal, "set", 9), 190 * MS, MS, k="a")
+            journal.stand(150 * MS, "loader.py", 7, "load")
+            journal.run(journal.store_call("set", 9), 190 * MS, MS, k="a")
             come_late(journal, group)
         else:
             give_up(journal, group)
@@ -104,9 +87,9 @@ def test_who_broke_since_the_others_had_gone_is_told_where_it_was_before(tmp_pat
     """Its own operation is another one, and its error is about those who were gone."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            stand(journal, 3 * S, "loader.py", 7, "load")
+            journal.stand(3 * S, "loader.py", 7, "load")
             send = journal.message(group, "send", peer=0)
-            break_off(journal, send, 14 * S, MS, 15 * S, q=1, refused=True)
+            journal.break_off(send, 14 * S, MS, 15 * S, q=1, refused=True)
         else:
             give_up(journal, group)
     found = only(findings(tmp_path))
@@ -119,12 +102,12 @@ def test_waits_that_followed_one_another_are_no_cycle(tmp_path: Path) -> None:
     """Rank 0 gave up a key that rank 1 set later, and was gone when rank 1 waited for it."""
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
-            get, text = store_call(journal, "get", 9), "DistStoreError: wait timeout after 3 s"
-            break_off(journal, get, 200 * MS, 3 * S, 4 * S, text, k="a")
+            get, text = journal.store_call("get", 9), "DistStoreError: wait timeout after 3 s"
+            journal.break_off(get, 200 * MS, 3 * S, 4 * S, text, k="a")
         else:
-            stand(journal, 2 * S, "loader.py", 7, "load")
-            journal.run(store_call(journal, "set", 11), 6 * S, MS, k="a")
-            lose(journal, group, 6 * S + 2 * MS, 3 * S, fails=10 * S)
+            journal.stand(2 * S, "loader.py", 7, "load")
+            journal.run(journal.store_call("set", 11), 6 * S, MS, k="a")
+            journal.lose(group, 6 * S + 2 * MS, 3 * S, fails=10 * S)
     found = finds(tmp_path, "store_key_missing", [1])
     assert "rank 1 set it 2.8 s later; rank 1 was last seen at loader.py:7" in found.summary
 
@@ -148,7 +131,7 @@ def test_who_breaks_by_itself_has_not_given_up(tmp_path: Path, text: str, begun_
         if journal.rank == 0:
             journal.end(number, MS, x=journal.string(text))
             kind, _, message = text.partition(": ")
-            fail(journal, 300 * MS, kind, message)
+            journal.fail(300 * MS, kind, message)
         else:
             journal.record(hb=60 * S)
     finds(tmp_path, "process_failed", [0])
@@ -158,17 +141,17 @@ def hung(folder: Path, at: int, agent: Journal | None = None, *, handler: bool =
     """Ranks 0 and 2 are in their third call; rank 1 comes ``at``, and all are killed soon after."""
     keys: dict[str, Any] = {} if agent is None else {"parent": agent.process}
     for journal, group in steps(folder, 3, **keys):
-        beat(journal, at // S, 0)
+        journal.beat(at // S, 0)
         if journal.rank == 1:
-            stand(journal, min(2 * S, at - MS), "loader.py", 7, "load")
+            journal.stand(min(2 * S, at - MS), "loader.py", 7, "load")
             args = {"handler": True} if handler else None
             call = journal.collective(group, "broadcast", root=0, args=args)
             journal.begin(call, at, q=3)
-            stand(journal, at + 2 * S, "train.py", 50, "on_term")
-            beat(journal, at // S + 4, at // S + 2)
+            journal.stand(at + 2 * S, "train.py", 50, "on_term")
+            journal.beat(at // S + 4, at // S + 2)
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-            beat(journal, at // S + 4, at // S + 2)
+            journal.beat(at // S + 4, at // S + 2)
 
 
 def check_missing(folder: Path) -> None:
@@ -197,12 +180,12 @@ def test_a_broadcast_since_the_launcher_ended_its_workers(tmp_path: Path, why: s
     stop = agent.call("stop_workers", kind="composed", origin="python", args={"signal": "SIGTERM"})
     hung(tmp_path, 14 * S + MS, agent)
     if why == "failure":
-        beat(agent, 18)
+        agent.beat(18)
         agent.begin(stop, 14 * S)
     else:
         number = agent.begin(stop, 14 * S)
         agent.end(number, 3 * S)
-        fail(agent, 17 * S, "SignalException", "Process 3999 got signal: 15")
+        agent.fail(17 * S, "SignalException", "Process 3999 got signal: 15")
     check_missing(tmp_path)
 
 
@@ -211,7 +194,7 @@ def test_ranks_that_end_together_by_a_collective_are_well(tmp_path: Path) -> Non
     for journal, group in steps(tmp_path, 2):
         call = journal.collective(group, "barrier", args={"handler": True})
         journal.run(call, 200 * MS, MS, q=3)
-        leave(journal, 300 * MS)
+        journal.leave(300 * MS)
     assert findings(tmp_path) == []
 
 
@@ -224,7 +207,7 @@ def interrupt(journal: Journal, t: int) -> None:
 def loses(journal: Journal, group: int, t: int) -> None:
     """It is in an all_reduce since 200 ms when the connection goes."""
     call = journal.collective(group)
-    break_off(journal, call, 200 * MS, t - 200 * MS, t + MS, q=3, line=40)
+    journal.break_off(call, 200 * MS, t - 200 * MS, t + MS, q=3, line=40)
 
 
 def test_a_job_that_is_interrupted_is_healthy(tmp_path: Path) -> None:
@@ -264,7 +247,7 @@ def test_what_hung_before_is_the_verdict(tmp_path: Path) -> None:
     """Rank 1 was in its loader for long; that all were interrupted there is no end of its own."""
     for journal, group in alive(steps(tmp_path, 3), 9):
         if journal.rank == 1:
-            stand(journal, 2 * S, "train.py", 44, "load")
+            journal.stand(2 * S, "train.py", 44, "load")
             interrupt(journal, 10 * S)
         elif journal.rank == 0:
             loses(journal, group, 10 * S + 5 * MS)
@@ -284,12 +267,12 @@ def test_what_lived_until_all_were_interrupted_was_missing(tmp_path: Path, word:
     agent = Journal(tmp_path, pid=3999, role="agent")
     for journal, group in steps(tmp_path, 3, parent=agent.process):
         if journal.rank == 1:
-            beat(journal, 10)
-            stand(journal, 2 * S, "train.py", 44, "load")
+            journal.beat(10)
+            journal.stand(2 * S, "train.py", 44, "load")
             if word:
                 interrupt(journal, 11 * S)
         else:
-            beat(journal, 14)
+            journal.beat(14)
             journal.begin(journal.collective(group), 200 * MS, q=3)
             interrupt(journal, 15 * S)
     stack = agent.stack(("api.py", 1, "_terminate_process_handler"))
@@ -305,10 +288,10 @@ def test_what_was_silent_before_all_were_interrupted_may_have_ended(tmp_path: Pa
     """Its last sign is long before the signal."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            beat(journal, 2)
-            stand(journal, 2 * S, "train.py", 44, "load")
+            journal.beat(2)
+            journal.stand(2 * S, "train.py", 44, "load")
         else:
-            beat(journal, 14)
+            journal.beat(14)
             journal.begin(journal.collective(group), 200 * MS, q=3)
             interrupt(journal, 15 * S)
     missing = next(one for one in findings(tmp_path) if one.kind == "missing_participant")
@@ -332,7 +315,7 @@ def test_a_rank_awaited_for_long_when_it_was_interrupted_is_missing(tmp_path: Pa
     """The signal only ended what hung."""
     for journal, group in alive(steps(tmp_path, 3), 19):
         if journal.rank == 1:
-            stand(journal, 2 * S, "train.py", 44, "load")
+            journal.stand(2 * S, "train.py", 44, "load")
             interrupt(journal, 20 * S)
         else:
             loses(journal, group, 20 * S + 5 * MS)
@@ -343,11 +326,11 @@ def test_a_rank_that_was_interrupted_alone_lived_until_then(tmp_path: Path) -> N
     """Others waited for it before, and hung on after it."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            beat(journal, 19)
-            stand(journal, 2 * S, "train.py", 44, "load")
+            journal.beat(19)
+            journal.stand(2 * S, "train.py", 44, "load")
             interrupt(journal, 20 * S)
         else:
-            beat(journal, 30)
+            journal.beat(30)
             journal.begin(journal.collective(group), 200 * MS, q=3)
     finds(tmp_path, "missing_participant", [1], certainty="certain")
 
@@ -357,7 +340,7 @@ def test_a_caught_ctrl_c_leaves_what_hung_before(tmp_path: Path, code: int) -> N
     """Each exits in its handler, so that its call has no end; beats say that no more is lost."""
     for journal, group in alive(steps(tmp_path, 3), 10):
         if journal.rank == 1:
-            stand(journal, 2 * S, "train.py", 44, "load")
+            journal.stand(2 * S, "train.py", 44, "load")
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         causes = ["KeyboardInterrupt"]

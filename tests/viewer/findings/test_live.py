@@ -26,27 +26,18 @@ from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.trace.process import Process
-from support.journals import MS, T0, Journal
+from support.journals import MS, PEER_GONE, T0, Journal, S
 from support.processes import wait_until
 from support.scenes import (
-    PEER_GONE,
-    S,
     alive,
     all_gone,
-    beat,
-    break_off,
-    fail,
     findings,
     finds,
     hang_without,
-    join,
-    leave,
-    mesh,
     nobody_knows,
     only,
     ranks,
     steps,
-    store_call,
     verdict,
 )
 
@@ -107,12 +98,12 @@ def test_who_starts_is_told_in_the_call_of_the_program(tmp_path: Path) -> None:
     """Two are in ``init_process_group``, in the store and in the group; of rank 2 nobody knows."""
     for rank in range(2):
         journal = Journal(tmp_path, pid=4000 + rank, rank=rank, world_size=3)
-        outer, meet, store = join(journal, 100 * MS, 3)
+        outer, meet, store = journal.join(100 * MS, 3)
         if journal.rank == 1:
             journal.end(store, MS)
             journal.end(meet, 2 * MS)
-            mesh(journal, 110 * MS, outer, 3, 1, "default_pg", "0/", "cpu/")
-        beat(journal, 70)
+            journal.mesh(110 * MS, outer, 3, 1, "default_pg", "0/", "cpu/")
+        journal.beat(70)
     case, found = verdict(tmp_path)
     keys: dict[str, Any] = {"asks": False, "looked_into": False, "starved": lambda _: 0.0}
     seen = picture(case, found, LIMIT_S, unknown=[2], **keys)
@@ -127,10 +118,10 @@ def test_who_gave_up_does_not_go_on(tmp_path: Path, *, error: bool, later: bool)
     told: set[tuple[str, int]] = set()
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
-            fail(journal, 12 * S, "ValueError", "bad batch")
+            journal.fail(12 * S, "ValueError", "bad batch")
             continue
         number = journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 12)
+        journal.beat(12)
         told |= {w for w in open_waits(verdict(tmp_path)[0]) if w[1] == number}
         journal.end(number, 13 * S, **({"x": journal.string(PEER_GONE)} if error else {}))
         if later:
@@ -147,8 +138,8 @@ def waiting_in_a_store(folder: Path) -> Journal:
         if journal.rank == 1:
             quiet = journal
             continue
-        journal.begin(store_call(journal, "get", 9), 200 * MS, k="never")
-        beat(journal, 20)
+        journal.begin(journal.store_call("get", 9), 200 * MS, k="never")
+        journal.beat(20)
     return quiet
 
 
@@ -171,8 +162,8 @@ def test_crashes_after_the_same_call_are_one_finding(tmp_path: Path) -> None:
         if journal.rank:
             journal.define("seen", t=4 * S, state="gone", code=-11, others=1)
         else:
-            journal.begin(store_call(journal, "get", 9), 200 * MS, k="never")
-            beat(journal, 20)
+            journal.begin(journal.store_call("get", 9), 200 * MS, k="never")
+            journal.beat(20)
     found = only(findings(tmp_path, look=all_gone))
     assert found.summary.startswith("Ranks 1, 2 were ended by SIGSEGV, after all_reduce #2")
     assert ranks(tmp_path, found.culprits) == [1, 2]
@@ -181,7 +172,7 @@ def test_crashes_after_the_same_call_are_one_finding(tmp_path: Path) -> None:
 
 def seen_gone(journal: Journal, at: int, others: int) -> None:
     """It was killed before it had used a group, and somebody of its host saw that."""
-    beat(journal, 4)
+    journal.beat(4)
     journal.define("seen", t=at, state="gone", code=-9, others=others)
 
 
@@ -192,7 +183,7 @@ def test_who_was_killed_after_its_launcher_has_not_failed(
     """`pkill -9 python` ends torchrun first and its ranks one by one: none of them is to blame."""
     agent = Journal(tmp_path, pid=3999, role="agent")
     agent.define("worker", t=MS, pid=4000, event="started", rank=0)
-    beat(agent, launcher_s or 40)
+    agent.beat(launcher_s or 40)
     if launcher_s is not None:
         agent.define("seen", t=launcher_s * S + MS, state="gone", code=-9, others=2)
     for rank in (0, 1):
@@ -200,7 +191,7 @@ def test_who_was_killed_after_its_launcher_has_not_failed(
         if rank == 0:
             seen_gone(journal, 4 * S + 2 * MS, 1)
         else:
-            beat(journal, launcher_s or 40)
+            journal.beat(launcher_s or 40)
     assert [f.kind for f in findings(tmp_path, look=all_gone)] == ["process_failed"] * blamed
 
 
@@ -208,10 +199,10 @@ def test_who_was_killed_after_its_launcher_has_not_failed(
 def test_ranks_that_outlive_a_killed_launcher(tmp_path: Path, lived_s: int, *, told: bool) -> None:
     """They hold their ports and devices, and the job may end well all the same."""
     agent = Journal(tmp_path, pid=3999, role="agent")
-    beat(agent, 4)
+    agent.beat(4)
     agent.define("seen", t=4 * S + MS, state="gone", code=-9, others=2)
     for journal, _ in alive(steps(tmp_path, 2, parent=agent.process), lived_s):
-        leave(journal, lived_s * S)
+        journal.leave(lived_s * S)
     found = findings(tmp_path, look=all_gone)
     assert [(f.severity, f.culprits) for f in found] == [("note", ())] * told
     summary = "Agent 3999 was ended by SIGKILL, and ranks 0, 1 lived on."
@@ -301,7 +292,7 @@ def test_what_the_last_word_rests_on_is_written_down(tmp_path: Path) -> None:
             journal.run(journal.collective(group), t=100 * MS, d=MS, q=1)
             if rank == 0:
                 call = journal.collective(group)
-                break_off(journal, call, 200 * MS, 10 * MS, 220 * MS, q=2)
+                journal.break_off(call, 200 * MS, 10 * MS, 220 * MS, q=2)
                 order = EndOrder(
                     directory=str(tmp_path), root=str(tmp_path), job=journal.job,
                     in_names=journal.job, stall_s=10, process=journal.process, failed=True,
@@ -327,7 +318,7 @@ def test_an_abort_after_a_step_whose_buckets_nobody_saw_complete_is_its_own(tmp_
             journal.define("seen", t=S, state="gone", code=-6, others=1)
         else:
             journal.begin(call, 220 * MS, q=5)
-            beat(journal, 20)
+            journal.beat(20)
     found = finds(tmp_path, "process_failed", [1], look=all_gone)
     assert found.summary.startswith("Rank 1 was ended by SIGABRT")
 

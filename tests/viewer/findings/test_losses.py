@@ -14,24 +14,9 @@ from disttrace_viewer.diagnosis.report import coverage
 from disttrace_viewer.merge.jobs import closure, newest
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.terminal.diagnosis import lines
-from support.journals import MS, Journal, training, workers
+from support.journals import MS, PEER_GONE, Journal, S, training, workers
 from support.losses import FEW, LOSSES, each_loss, outcome, wrong_verdicts
-from support.scenes import (
-    PEER_GONE,
-    S,
-    alive,
-    all_gone,
-    beat,
-    break_off,
-    fail,
-    join,
-    leave,
-    mesh,
-    nobody_knows,
-    stand,
-    steps,
-    verdict,
-)
+from support.scenes import alive, all_gone, nobody_knows, steps, verdict
 
 
 def healthy(folder: Path) -> None:
@@ -43,7 +28,7 @@ def missing(folder: Path) -> None:
     """Rank 2 of 4 is in its loader."""
     for journal, group in alive(steps(folder, 4, 4), 30):
         if journal.rank == 2:
-            stand(journal, 5 * S, "loader.py", 8, "load")
+            journal.stand(5 * S, "loader.py", 8, "load")
         else:
             journal.begin(journal.collective(group), 300 * MS, q=5)
 
@@ -52,10 +37,10 @@ def failed(folder: Path) -> None:
     """Rank 1 raises, the others lose it."""
     for journal, group in steps(folder, 3, 4):
         if journal.rank == 1:
-            fail(journal, 200 * MS, "ValueError", "not a number")
+            journal.fail(200 * MS, "ValueError", "not a number")
             continue
         call = journal.collective(group)
-        break_off(journal, call, 190 * MS, 20 * MS, 215 * MS, q=5, line=40)
+        journal.break_off(call, 190 * MS, 20 * MS, 215 * MS, q=5, line=40)
 
 
 def mismatch(folder: Path) -> None:
@@ -76,38 +61,38 @@ def left_early(folder: Path) -> None:
     """Rank 1 has one batch less."""
     for journal, group in steps(folder, 3, 4):
         if journal.rank == 1:
-            leave(journal, 200 * MS)
+            journal.leave(200 * MS)
             continue
         journal.begin(journal.collective(group), 300 * MS, q=5)
-        beat(journal, 30)
+        journal.beat(30)
 
 
 def frozen(folder: Path) -> None:
     """Rank 2 of 3 froze inside of a collective; the launcher beats for longer than all."""
     agent = Journal(folder, pid=3999, role="agent")
-    beat(agent, 40)
+    agent.beat(40)
     for journal, group in steps(folder, 3, 4, parent=agent.process):
         journal.begin(journal.collective(group), 300 * MS, q=5)
-        beat(journal, 0 if journal.rank == 2 else 30)
+        journal.beat(0 if journal.rank == 2 else 30)
 
 
 def claimed_twice(folder: Path) -> None:
     """Two processes of three join as rank 1, and nobody as rank 2."""
     for number, rank in enumerate((0, 1, 1)):
         journal = Journal(folder, pid=4000 + number, rank=rank, world_size=3)
-        ends = join(journal, (100 + 10 * number) * MS, 3)
+        ends = journal.join((100 + 10 * number) * MS, 3)
         if rank:
             for one in ends[:0:-1]:
                 journal.end(one, 5 * MS)
-            mesh(journal, 200 * MS, ends[0], 3, rank, "default_pg", "0/", "cpu")
-        beat(journal, 30)
+            journal.mesh(200 * MS, ends[0], 3, rank, "default_pg", "0/", "cpu")
+        journal.beat(30)
 
 
 def addressed_wrongly(folder: Path) -> None:
     """Rank 0 sends to rank 2, which is busy, where rank 1 receives from rank 0."""
     for journal, group in alive(steps(folder, 3, 4), 30):
         if journal.rank == 2:
-            stand(journal, 5 * S, "loader.py", 8, "load")
+            journal.stand(5 * S, "loader.py", 8, "load")
         else:
             op, peer = ("send", 2) if journal.rank == 0 else ("recv", 0)
             journal.begin(journal.message(group, op, peer), 300 * MS, q=1)
@@ -122,7 +107,7 @@ def aborted(folder: Path) -> None:
         if journal.rank == 2:
             continue  # SIGABRT
         journal.end(number, 20 * MS, x=journal.string(PEER_GONE))
-        fail(journal, 340 * MS, "RuntimeError", PEER_GONE.partition(": ")[2], line=40)
+        journal.fail(340 * MS, "RuntimeError", PEER_GONE.partition(": ")[2], line=40)
 
 
 SCENES: tuple[tuple[Callable[[Path], None], int, set[int]], ...] = (
@@ -221,7 +206,7 @@ def test_peers_tell_that_a_journal_was_cut_between_lines(tmp_path: Path) -> None
 def test_no_rank_is_blamed_for_being_absent_beside_an_orphan(tmp_path: Path) -> None:
     """Processes are jobs of their own until they meet: the orphan may be the missing rank."""
     for journal in alive(workers(tmp_path, 3)[1:], 70):
-        join(journal, 100 * MS, 3)
+        journal.join(100 * MS, 3)
     for path in tmp_path.glob("*-4000-*"):
         path.unlink()
     (before,) = verdict(tmp_path)[1]
@@ -240,7 +225,7 @@ def test_a_dry_run_lacks_no_journals(tmp_path: Path, backend: str) -> None:
     journal = Journal(tmp_path, pid=4000, rank=0, world_size=8)
     group = journal.group(backends={"cpu": backend})
     journal.run(journal.collective(group, backend=backend), 100 * MS, MS, q=1)
-    leave(journal, S)
+    journal.leave(S)
     case, found = verdict(tmp_path)
     assert found == ()
     assert bool(case.incomplete) is (backend == "gloo")
@@ -254,7 +239,7 @@ def test_ranks_that_take_the_world_for_another_size_are_there(tmp_path: Path, si
         journal = Journal(tmp_path, pid=4000 + rank, rank=rank, world_size=mine)
         group = journal.world()
         journal.begin(journal.collective(group), 200 * MS, q=1)
-        beat(journal, 20)
+        journal.beat(20)
     case, _found = verdict(tmp_path)
     assert coverage(case)["missing_ranks"] == []
     assert len(case.evidence.trace.groups) == (1 if size == 3 else 2)
@@ -267,7 +252,7 @@ def test_newer_formats_are_no_verdict(tmp_path: Path, capfd: pytest.CaptureFixtu
             journal.define("process", format=FORMAT + 1)
             if not healthy and journal.rank:
                 journal.begin(journal.collective(group), 200 * MS, q=3)
-            leave(journal, 20 * S)
+            journal.leave(20 * S)
         assert main(["diagnose", str(folder)]) == 2
         text = capfd.readouterr().out
         assert "Nothing is wrong" not in text
@@ -280,5 +265,5 @@ def test_a_job_that_did_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str
     journal = Journal(tmp_path, 1)
     assert main(["diagnose", str(tmp_path)]) == 2
     assert "Undecided: no operation was recorded" in capfd.readouterr().out
-    leave(journal, 2 * S)
+    journal.leave(2 * S)
     assert main(["diagnose", str(tmp_path)]) == 0

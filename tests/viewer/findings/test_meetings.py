@@ -7,42 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from support.journals import MS, T0, Journal, workers
-from support.scenes import (
-    S,
-    alive,
-    all_gone,
-    beat,
-    break_off,
-    create,
-    fail,
-    findings,
-    finds,
-    hang_without,
-    join,
-    leave,
-    mesh,
-    only,
-    ranks,
-    stand,
-    steps,
-    store_call,
-)
+from support.journals import MS, T0, Journal, S, workers
+from support.scenes import alive, all_gone, findings, finds, hang_without, only, ranks, steps
 
 
 def met(journal: Journal, t: int, world_size: int, port: int = 29500) -> None:
     """The client's part of a rendezvous up to the mesh, in which it then waits."""
-    init, meet, store = join(journal, t, world_size, port)
+    init, meet, store = journal.join(t, world_size, port)
     journal.end(store, MS)
     journal.end(meet, MS)
-    mesh(journal, t + 2 * MS, init, world_size, journal.rank or 0, "default_pg", "0/", "cpu/")
+    journal.mesh(t + 2 * MS, init, world_size, journal.rank or 0, "default_pg", "0/", "cpu/")
 
 
 def test_a_rank_that_was_never_started_is_named(tmp_path: Path) -> None:
     """Rank 0 waits in its store, rank 1 in the mesh, and no process of rank 2 was seen."""
     for journal in alive(workers(tmp_path, 3)[:2]):
         if journal.rank == 0:
-            join(journal, 100 * MS, 3)
+            journal.join(100 * MS, 3)
         else:
             met(journal, 100 * MS, 3)
     for path in tmp_path.glob("*-4002-*"):
@@ -58,9 +39,9 @@ def test_a_store_for_more_clients_than_there_are_ranks(tmp_path: Path) -> None:
     """All three have come to a store that was made for four."""
     for journal in alive(workers(tmp_path, 3)):
         if journal.rank == 0:
-            join(journal, 100 * MS, 4)
+            journal.join(100 * MS, 4)
         else:
-            for number in join(journal, 100 * MS, 4)[::-1]:
+            for number in journal.join(100 * MS, 4)[::-1]:
                 journal.end(number, MS)
     keys = {"certainty": "likely", "absent_ranks": (), "settles": ()}
     found = finds(tmp_path, "rendezvous_incomplete", [], **keys)
@@ -76,11 +57,11 @@ def test_what_cpp_code_awaits_in_the_store_is_part_of_the_mesh(tmp_path: Path) -
             keys = {"kind": "store", "store": 3, "origin": "c++"}
             journal.begin(journal.call("store.wait", **keys), 200 * MS, p=1, k=["0/0"])
         else:
-            init, meet, store = join(journal, 50 * MS, 2)
+            init, meet, store = journal.join(50 * MS, 2)
             for number in (store, meet):
                 journal.end(number, MS)
             journal.end(init, 2 * MS, x=journal.string("KeyboardInterrupt"))
-            stand(journal, 3 * S, "/src/train.py", 3, "clean_up")
+            journal.stand(3 * S, "/src/train.py", 3, "clean_up")
     finds(tmp_path, "rendezvous_incomplete", [0], op="init_process_group")
 
 
@@ -88,7 +69,7 @@ def test_what_cpp_code_awaits_in_the_store_is_part_of_the_mesh(tmp_path: Path) -
 def test_who_dialled_in_vain_tries_seldom(tmp_path: Path, until_s: int, told: bool) -> None:
     """The server came ten seconds late: torch's client waits for longer before each try."""
     for journal in alive(workers(tmp_path, 2), until_s):
-        join(journal, 10 * S if journal.rank == 0 else 50 * MS, 2)
+        journal.join(10 * S if journal.rank == 0 else 50 * MS, 2)
     serious = [f.kind for f in findings(tmp_path, stall_s=3) if f.severity != "note"]
     assert serious == ["no_progress"] * told
 
@@ -103,7 +84,7 @@ def test_all_have_come_and_nobody_gets_through(tmp_path: Path, *, frozen: bool) 
             if frozen:
                 wait = journal.call("store.get", stack=0, **keys)
                 journal.begin(wait, 110 * MS, k="default_pg/0//cpu//0/0")
-            beat(journal, 20)
+            journal.beat(20)
     found = finds(tmp_path, "no_progress", [0] if frozen else [], certainty="likely")
     if frozen:
         assert "rank 0, which serves this store, does not answer" in found.summary
@@ -115,7 +96,7 @@ def test_all_have_come_and_nobody_gets_through(tmp_path: Path, *, frozen: bool) 
 def test_waiting_in_what_cannot_be_seen_is_no_progress(tmp_path: Path) -> None:
     """Nothing tells what an ``init_process_group`` without anything inside waits for."""
     for journal in alive(workers(tmp_path, 2)):
-        init, meet, store = join(journal, 50 * MS, 2)
+        init, meet, store = journal.join(50 * MS, 2)
         for number in (store, meet):
             journal.end(number, MS)
         assert init == 1
@@ -126,12 +107,12 @@ def test_waiting_in_what_cannot_be_seen_is_no_progress(tmp_path: Path) -> None:
 def test_a_time_out_in_the_store_has_come_all_the_same(tmp_path: Path) -> None:
     """Rank 0 gave up waiting; rank 1 never came."""
     (journal,) = workers(tmp_path, 2)[:1]
-    init, meet, store = join(journal, 100 * MS, 2)
+    init, meet, store = journal.join(100 * MS, 2)
     text = journal.string("torch.distributed.DistStoreError: Timed out after 9 seconds waiting")
     journal.end(store, 9 * S, x=text, f=1)
     journal.end(meet, 9 * S, x=text)
     journal.end(init, 9 * S, x=text)
-    fail(journal, 10 * S, "DistStoreError", "Timed out after 9 seconds waiting for clients")
+    journal.fail(10 * S, "DistStoreError", "Timed out after 9 seconds waiting for clients")
     for path in tmp_path.glob("*-4001-*"):
         path.unlink()
     finds(tmp_path, "rendezvous_incomplete", absent_ranks=(1,), look=all_gone)
@@ -141,9 +122,9 @@ def test_a_rank_that_stands_before_its_rendezvous_is_named_with_its_line(tmp_pat
     """It was started and has not come yet."""
     for journal in alive(workers(tmp_path, 2)):
         if journal.rank == 0:
-            join(journal, 100 * MS, 2)
+            journal.join(100 * MS, 2)
         else:
-            stand(journal, 3 * S, "/src/train.py", 3, "download")
+            journal.stand(3 * S, "/src/train.py", 3, "download")
     found = finds(tmp_path, "rendezvous_incomplete", [1], stall_s=3)
     assert "rank 1 never joined; it is at train.py:3 in download, not in any" in found.summary
 
@@ -152,9 +133,9 @@ def test_who_asks_for_a_lock_before_its_rendezvous_is_not_blamed(tmp_path: Path)
     """Whoever has the lock answers for it, and no record says who."""
     for journal in alive(workers(tmp_path, 2)):
         if journal.rank == 0:
-            join(journal, 100 * MS, 2)
+            journal.join(100 * MS, 2)
         else:
-            lock = store_call(journal, "compare_set", 3)
+            lock = journal.store_call("compare_set", 3)
             for n in range(10, 20 * 50):
                 journal.run(lock, n * 20 * MS, MS, k="lock")
     found = finds(tmp_path, "rendezvous_incomplete", [], certainty="likely", stall_s=3)
@@ -166,9 +147,9 @@ def test_a_start_that_takes_long_is_a_note(tmp_path: Path, *, has_journal: bool)
     """Rank 2 still imports: nobody has a group yet, and nobody is to blame."""
     for journal in alive(workers(tmp_path, 3)):
         if journal.rank == 2:
-            stand(journal, 3 * S, "/src/train.py", 1, "<module>")
+            journal.stand(3 * S, "/src/train.py", 1, "<module>")
         else:
-            join(journal, 100 * MS, 3)
+            journal.join(100 * MS, 3)
     for path in [] if has_journal else list(tmp_path.glob("*-4002-*")):
         path.unlink()
     found = only(findings(tmp_path))
@@ -183,7 +164,7 @@ def test_who_has_just_begun_to_join_is_still_on_its_way(tmp_path: Path) -> None:
     """Rank 0 imported for long, and is about to listen."""
     for journal in alive(workers(tmp_path, 2)):
         if journal.rank:
-            join(journal, 100 * MS, 2)
+            journal.join(100 * MS, 2)
         else:
             init = journal.call("init_process_group", kind="composed", origin="python")
             journal.begin(init, 20 * S - MS)
@@ -195,10 +176,10 @@ def test_nobody_listens_where_rank_0_has_not_come(tmp_path: Path, *, has_journal
     """Both clients dial in vain; as long as rank 0 may still import, that is a start."""
     journals = workers(tmp_path, 3)
     for journal in journals[1:]:
-        join(journal, 100 * MS, 3)
-    stand(journals[0], 3 * S, "/src/train.py", 1, "<module>")
+        journal.join(100 * MS, 3)
+    journals[0].stand(3 * S, "/src/train.py", 1, "<module>")
     for journal in journals:
-        beat(journal, 20)
+        journal.beat(20)
     for path in [] if has_journal else list(tmp_path.glob("*-4000-*")):
         path.unlink()
     keys = {"severity": "note", "absent_ranks": (), "certainty": "likely"}
@@ -215,7 +196,7 @@ def test_a_wrong_port_names_the_listener_and_the_odd_one(tmp_path: Path) -> None
         if journal.rank == 2:
             met(journal, 100 * MS, 3)
         else:
-            join(journal, 100 * MS, 3, port=29501 if journal.rank else 29500)
+            journal.join(100 * MS, 3, port=29501 if journal.rank else 29500)
     found = finds(tmp_path, "rendezvous_unreachable", [1])
     assert "rank 0 listens at 127.0.0.1:29500, where the others dial" in found.summary
     assert len(found.consequences) == 2
@@ -235,7 +216,7 @@ def again(journals: list[Journal], ports: list[int], *, listens: bool) -> None:
             number = journal.begin(make, begin)
             if end is not None or (listens and at == ports[0]):
                 journal.end(number, end or 10 * MS)
-        beat(journal, 30)
+        journal.beat(30)
 
 
 def agent_that_listens(folder: Path) -> None:
@@ -246,7 +227,7 @@ def agent_that_listens(folder: Path) -> None:
         args={"host": "127.0.0.1", "port": 29500, "world_size": 1},
     )  # fmt: skip
     agent.run(make, 10 * MS, 10 * MS)
-    beat(agent, 35)
+    agent.beat(35)
 
 
 @pytest.mark.parametrize(("ports", "listens", "culprits", "told"), [
@@ -267,14 +248,14 @@ def test_a_second_rendezvous(
 def test_who_listened_before_and_has_ended_answers_nobody(tmp_path: Path) -> None:
     """Rank 0 met rank 1 and ended; rank 1 joins anew at the same address, in vain."""
     for journal in workers(tmp_path, 2):
-        init, meet, store = join(journal, 100 * MS, 2)
+        init, meet, store = journal.join(100 * MS, 2)
         for number in (store, meet, init):
             journal.end(number, S)
         if journal.rank == 0:
-            leave(journal, 5 * S)
+            journal.leave(5 * S)
         else:
-            join(journal, 6 * S, 2)
-            beat(journal, 30)
+            journal.join(6 * S, 2)
+            journal.beat(30)
     found = finds(tmp_path, "rendezvous_unreachable", [])
     assert found.summary.endswith("rank 0 listened there before and has ended.")
 
@@ -282,12 +263,12 @@ def test_who_listened_before_and_has_ended_answers_nobody(tmp_path: Path) -> Non
 def test_two_claims_on_one_rank_explain_the_one_that_is_missing(tmp_path: Path) -> None:
     """Both processes are culprits; nobody claims rank 2."""
     journals = [Journal(tmp_path, pid=4000 + n, rank=r, world_size=3) for n, r in enumerate((0, 1))]
-    join(journals[0], 100 * MS, 3)
+    journals[0].join(100 * MS, 3)
     met(journals[1], 100 * MS, 3)
     again = Journal(tmp_path, pid=4002, rank=1, world_size=3)
     met(again, 200 * MS, 3)
     for journal in (*journals, again):
-        beat(journal, 20)
+        journal.beat(20)
     found = finds(tmp_path, "duplicate_rank", [1, 1])
     assert "pid 4001 on host and pid 4002 on host; nobody claims rank 2" in found.summary
 
@@ -296,20 +277,20 @@ def test_nobody_claims_anything_at_port_0(tmp_path: Path) -> None:
     """Any free port: each wants one of its own (children, each with a group of one), not this."""
     for number in range(3):
         journal = Journal(tmp_path, pid=4000 + number, rank=0, world_size=1)
-        join(journal, 100 * MS, 1, port=0)
-        beat(journal, 20)
+        journal.join(100 * MS, 1, port=0)
+        journal.beat(20)
     assert "duplicate_rank" not in {f.kind for f in findings(tmp_path)}
 
 
 def test_a_restart_claims_the_same_rank_later(tmp_path: Path) -> None:
     """The first attempt had ended before: no duplicate."""
     first = Journal(tmp_path, pid=4000, rank=0, world_size=1)
-    join(first, 100 * MS, 1)
-    leave(first, 200 * MS)
+    first.join(100 * MS, 1)
+    first.leave(200 * MS)
     second = Journal(tmp_path, pid=4001, rank=0, world_size=1, t0=10**12 + 30 * S)
-    _, _, store = join(second, 100 * MS, 1)
+    _, _, store = second.join(100 * MS, 1)
     second.end(store, MS)
-    leave(second, 300 * MS)
+    second.leave(300 * MS)
     assert findings(tmp_path, look=all_gone) == []
 
 
@@ -319,7 +300,7 @@ def test_claims_of_another_world_size_are_a_group_mismatch(tmp_path: Path) -> No
         if journal.rank:
             met(journal, 100 * MS, 4 if journal.rank == 1 else 3)
         else:
-            join(journal, 100 * MS, 3)
+            journal.join(100 * MS, 3)
     found = finds(tmp_path, "group_mismatch", [1])
     assert "rank 1 claims 4 and ranks 0, 2 claim 3" in found.summary
 
@@ -327,14 +308,14 @@ def test_claims_of_another_world_size_are_a_group_mismatch(tmp_path: Path) -> No
 def test_who_could_not_listen_is_not_absent(tmp_path: Path) -> None:
     """Another program has the port: rank 0 came, failed and ended, and the others dial on."""
     first, *others = workers(tmp_path, 3)
-    init, meet, store = join(first, 2 * S, 3)
+    init, meet, store = first.join(2 * S, 3)
     error = "The server socket has failed to listen on any local network address. EADDRINUSE"
     raised = first.string(f"DistNetworkError: {error}")
     for operation in (store, meet, init):
         first.end(operation, MS, x=raised, f=1)
-    fail(first, 2 * S + 2 * MS, "DistNetworkError", error)
+    first.fail(2 * S + 2 * MS, "DistNetworkError", error)
     for journal in alive(others, 30):
-        join(journal, 3 * S, 3)
+        journal.join(3 * S, 3)
     finds(tmp_path, "process_failed", [0])
 
 
@@ -342,7 +323,7 @@ def test_prefixes_that_differ_are_shown_side_by_side(tmp_path: Path) -> None:
     """Two processes build a group of two by hand, each under a prefix of its own."""
     for journal in alive(workers(tmp_path, 2)):
         rank = journal.rank or 0
-        mesh(journal, 100 * MS, 0, 2, rank, f"job_{rank}")
+        journal.mesh(100 * MS, 0, 2, rank, f"job_{rank}")
     found = finds(tmp_path, "rendezvous_incomplete", [])
     assert "job_0" in found.summary
     assert "job_1" in found.summary
@@ -351,7 +332,7 @@ def test_prefixes_that_differ_are_shown_side_by_side(tmp_path: Path) -> None:
 def test_other_ranks_in_the_same_call_are_a_group_mismatch(tmp_path: Path) -> None:
     """Rank 1 of three names other members."""
     for journal, _ in alive(steps(tmp_path, 3)):
-        create(journal, 200 * MS, [1, 2] if journal.rank == 1 else [0, 1])
+        journal.create(200 * MS, [1, 2] if journal.rank == 1 else [0, 1])
     found = finds(tmp_path, "group_mismatch", [1], severity="error")
     assert "rank 1 makes [1, 2] (train.py:62)" in found.summary
 
@@ -361,7 +342,7 @@ def test_groups_that_were_made_alike_do_not_differ(tmp_path: Path) -> None:
     for journal, _ in alive(steps(tmp_path, 3)):
         rank = journal.rank or 0
         for place, members in enumerate(([0, 1], [1, 2], [0, 2])):
-            create(journal, (200 + 10 * place) * MS, members, wait=False)
+            journal.create((200 + 10 * place) * MS, members, wait=False)
         group = journal.group(ranks=[rank, (rank + 1) % 3], size=2, default=False, name="ring")
         journal.begin(journal.collective(group), 300 * MS, q=1)
     assert "group_mismatch" not in {found.kind for found in findings(tmp_path)}
@@ -371,8 +352,8 @@ def test_a_group_mismatch_that_harmed_nobody_is_a_warning(tmp_path: Path) -> Non
     """Two halves made groups of their own in the same call, and all went well."""
     for journal, _ in steps(tmp_path, 4):
         half = [0, 1] if (journal.rank or 0) < 2 else [2, 3]
-        create(journal, 200 * MS, half, wait=False)
-        leave(journal, 300 * MS)
+        journal.create(200 * MS, half, wait=False)
+        journal.leave(300 * MS)
     finds(tmp_path, "group_mismatch", [], severity="warning", look=all_gone)
 
 
@@ -380,8 +361,8 @@ def test_members_only_with_nothing_after_it_is_legal(tmp_path: Path) -> None:
     """Ranks 2, 3 do not call, and nobody misses them."""
     for journal, _ in steps(tmp_path, 4):
         if (journal.rank or 0) < 2:
-            create(journal, 200 * MS, [0, 1], wait=False)
-        leave(journal, 300 * MS)
+            journal.create(200 * MS, [0, 1], wait=False)
+        journal.leave(300 * MS)
     assert findings(tmp_path, look=all_gone) == []
 
 
@@ -391,7 +372,7 @@ def test_who_goes_past_a_creation_is_to_blame(tmp_path: Path) -> None:
         if journal.rank == 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         else:
-            create(journal, 200 * MS, [0, 1])
+            journal.create(200 * MS, [0, 1])
         if journal.rank == 2:
             journal.begin(journal.collective(group), 300 * MS, q=3)
     found = finds(tmp_path, "group_mismatch", [1])
@@ -401,7 +382,7 @@ def test_who_goes_past_a_creation_is_to_blame(tmp_path: Path) -> None:
 def test_one_against_one_either_may_have_left_a_call_out(tmp_path: Path) -> None:
     """Rank 0 waits in a collective that rank 1 passed over on its way to the creation, or not."""
     for journal, _ in hang_without(tmp_path, 2, 1):
-        create(journal, 200 * MS, [0, 1])
+        journal.create(200 * MS, [0, 1])
     found = finds(tmp_path, "group_mismatch", [], certainty="likely")
     assert "a call before it that those who make the group have left out" in str(found.hint)
 
@@ -409,7 +390,7 @@ def test_one_against_one_either_may_have_left_a_call_out(tmp_path: Path) -> None
 def test_who_alone_makes_a_group_is_to_blame(tmp_path: Path) -> None:
     """Rank 0 makes one more, under a condition on its rank; the others wait for it elsewhere."""
     for journal, _ in hang_without(tmp_path, 3, 0):
-        create(journal, 200 * MS, [0, 1, 2])
+        journal.create(200 * MS, [0, 1, 2])
     found = finds(tmp_path, "group_mismatch", [0])
     told = "ranks 1, 2 went past it and are in all_reduce #3 of the default group (train.py:10)."
     assert told in found.summary
@@ -419,7 +400,7 @@ def test_who_is_held_up_by_each_other_has_not_gone_past_a_creation(tmp_path: Pat
     """Ranks 0 and 2 never come to it: of a message between them the tags differ."""
     for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 1:
-            create(journal, 210 * MS, [0, 1, 2])
+            journal.create(210 * MS, [0, 1, 2])
         elif journal.rank == 0:
             journal.begin(journal.message(group, "send", 2, tag=1), 200 * MS, q=1)
         else:
@@ -437,7 +418,7 @@ def test_who_waits_in_what_others_made_before_a_creation_has_not_gone_past(tmp_p
         elif journal.rank != 3:
             journal.run(call, 200 * MS, MS, q=3)
         if journal.rank != 0:
-            create(journal, 220 * MS, everybody)
+            journal.create(220 * MS, everybody)
     found = finds(tmp_path, "deadlock", [])
     assert "rank 0 is in scatter #3" in found.summary
     assert "waits for rank 3" in found.summary
@@ -449,7 +430,7 @@ def test_who_waits_for_a_message_of_those_in_a_creation_has_not_gone_past(tmp_pa
         if journal.rank == 0:
             journal.begin(journal.message(group, "recv", 3), 200 * MS, q=1)
         else:
-            create(journal, 220 * MS, [0, 1, 2, 3])
+            journal.create(220 * MS, [0, 1, 2, 3])
     finds(tmp_path, "deadlock", [])
 
 
@@ -457,7 +438,7 @@ def test_who_is_held_up_by_one_that_went_past_may_still_come(tmp_path: Path) -> 
     """Rank 2 gave a collective another group than rank 1, which is not out of step."""
     for journal, group in alive(steps(tmp_path, 3)):
         if journal.rank == 0:
-            create(journal, 220 * MS, [0, 1, 2])
+            journal.create(220 * MS, [0, 1, 2])
         elif journal.rank == 1:
             pair = journal.group(name="1", ranks=[1, 2], rank=0, size=2, default=False)
             journal.begin(journal.collective(pair), 200 * MS, q=1)
@@ -473,12 +454,12 @@ def test_who_waits_in_a_creation_before_it_has_not_gone_past(tmp_path: Path) -> 
     for journal, _ in alive(steps(tmp_path, 3)):
         rank = journal.rank or 0
         if rank == 2:
-            create(journal, 200 * MS, [0, 1, 2])
+            journal.create(200 * MS, [0, 1, 2])
         else:
             args = {"ranks": [0, 1], "use_local_synchronization": True, "sort_ranks": True}
             call = journal.call("new_group", kind="composed", origin="python", args=args)
             outer = journal.begin(call, 200 * MS)
-            mesh(journal, 200 * MS + 1, outer, 2, rank, "0/", f"hash{rank}/", "cpu/")
+            journal.mesh(200 * MS + 1, outer, 2, rank, "0/", f"hash{rank}/", "cpu/")
     assert {(f.kind, f.culprits) for f in findings(tmp_path)} == {("group_mismatch", ())}
 
 
@@ -486,9 +467,9 @@ def test_who_may_still_come_to_a_creation_is_missing(tmp_path: Path) -> None:
     """Rank 1 sleeps before the call."""
     for journal, _ in alive(steps(tmp_path, 2)):
         if journal.rank == 0:
-            create(journal, 200 * MS, [0, 1])
+            journal.create(200 * MS, [0, 1])
         else:
-            stand(journal, 3 * S, "/src/train.py", 99, "save")
+            journal.stand(3 * S, "/src/train.py", 99, "save")
     finds(tmp_path, "missing_participant", [1])
 
 
@@ -531,11 +512,11 @@ def test_who_joins_under_a_rank_that_is_taken_meets_nobody(
         at = 0 if journal is second else 100 * MS
         if journal is second and not through:
             met(journal, at, 3)
-            beat(journal, 20)
+            journal.beat(20)
             continue
-        init, meet, store = join(journal, at, 3)
+        init, meet, store = journal.join(at, 3)
         rank = journal.rank or 0
-        made = mesh(journal, at + 2 * MS, init, 3, rank, "default_pg", "0/", "cpu/")
+        made = journal.mesh(at + 2 * MS, init, 3, rank, "default_pg", "0/", "cpu/")
         for number in (store, meet, made, init):
             journal.end(number, 20 * MS)
         call = journal.collective(journal.world())
@@ -549,9 +530,9 @@ def test_who_joins_under_a_rank_that_is_taken_meets_nobody(
             journal.define("exit", t=100 * MS + 6 * pace, how="exec", code=None)
             journal.define("activity", t=15 * S, over=5 * S, cpu=0, read=0, written=0)
         else:
-            stand(journal, 6 * S, "train.py", 60, "evaluate")
+            journal.stand(6 * S, "train.py", 60, "evaluate")
         gone = becomes and journal is journals[1]
-        beat(journal, 20 if journal is second else 6 * pace // S if gone else 30)
+        journal.beat(20 if journal is second else 6 * pace // S if gone else 30)
     found = only(findings(tmp_path))
     if becomes:
         assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
@@ -606,7 +587,7 @@ def test_who_fell_silent_before_it_joined_may_have_ended(tmp_path: Path, *, sile
         journal.tcp_store(29600, server=journal.rank == 0)
         if journal.rank == 0:
             make(journal, prefix="x", rank=0, size=2)
-        beat(journal, 20 if silent and journal.rank else 70)
+        journal.beat(20 if silent and journal.rank else 70)
     certainty = "likely" if silent else "certain"
     found = finds(tmp_path, "rendezvous_incomplete", [1], certainty=certainty)
     assert ["still lived" in told for told in found.settles] == [True] * silent
@@ -629,8 +610,8 @@ def test_who_turned_into_another_program_took_the_store_with_it(tmp_path: Path) 
         if journal.rank == 0:
             journal.define("exit", t=300 * MS, how="exec")
             continue
-        wait, text = store_call(journal, "wait", 13), f"DistNetworkError: {LOST}"
-        break_off(journal, wait, 200 * MS, 200 * MS, 401 * MS, text, refused=True)
+        wait, text = journal.store_call("wait", 13), f"DistNetworkError: {LOST}"
+        journal.break_off(wait, 200 * MS, 200 * MS, 401 * MS, text, refused=True)
     found = finds(tmp_path, "process_failed", [0], look=all_gone)
     assert "rank 0, which became another program (exec)" in found.summary
 

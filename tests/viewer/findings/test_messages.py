@@ -7,21 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.journals import MS, Journal, workers
-from support.scenes import (
-    S,
-    alive,
-    beat,
-    fail,
-    findings,
-    finds,
-    leave,
-    only,
-    ranks,
-    stand,
-    steps,
-    verdict,
-)
+from support.journals import MS, Journal, S, workers
+from support.scenes import alive, findings, finds, only, ranks, steps, verdict
 
 
 def test_a_ring_of_receives_is_one_deadlock_without_culprit(tmp_path: Path) -> None:
@@ -90,7 +77,7 @@ def test_a_message_whose_sender_is_outside_is_unmatched(tmp_path: Path) -> None:
         if journal.rank == 0:
             journal.begin(journal.message(group, "recv", 1), 200 * MS, q=1)
         else:
-            stand(journal, 3 * S, "/src/train.py", 99, "save")
+            journal.stand(3 * S, "/src/train.py", 99, "save")
     found = finds(tmp_path, "unmatched_recv", [1], certainty="certain")
     assert "but rank 1 never sends; it is at train.py:99 in save" in found.summary
 
@@ -101,7 +88,7 @@ def test_who_fell_silent_before_it_sends_may_have_ended(tmp_path: Path, *, silen
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
             journal.begin(journal.message(group, "recv", 1), 200 * MS, q=1)
-        beat(journal, 2 if silent and journal.rank else 20)
+        journal.beat(2 if silent and journal.rank else 20)
     found = finds(tmp_path, "unmatched_recv", [1], certainty="likely" if silent else "certain")
     assert ["still lived" in told for told in found.settles] == [True] * silent
 
@@ -111,9 +98,9 @@ def test_a_send_that_nobody_receives_is_unmatched(tmp_path: Path) -> None:
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
             journal.begin(journal.message(group, "send", 1), 200 * MS, q=1)
-            beat(journal, 20)
+            journal.beat(20)
         else:
-            leave(journal, 210 * MS)
+            journal.leave(210 * MS)
     finds(tmp_path, "unmatched_send", [1])
 
 
@@ -138,7 +125,7 @@ def test_a_receive_from_any_source_waits_for_any_sender(tmp_path: Path) -> None:
         elif journal.rank == 1:
             journal.begin(journal.message(group, "recv", 2), 200 * MS, q=1)
         else:
-            stand(journal, 3 * S, "/src/train.py", 99, "save")
+            journal.stand(3 * S, "/src/train.py", 99, "save")
     finds(
         tmp_path, "unmatched_recv", [2], waiting=[1],
         consequences=("Rank 0 waits in recv from any rank (train.py:20).",),
@@ -193,18 +180,18 @@ def test_who_has_ended_sends_no_more(tmp_path: Path, how: str) -> None:
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
             if how == "clean":
-                leave(journal, 210 * MS)
+                journal.leave(210 * MS)
             elif how == "failed":
-                fail(journal, 210 * MS, "ValueError", "bad batch")
+                journal.fail(210 * MS, "ValueError", "bad batch")
             else:
-                stand(journal, 3 * S, "/src/train.py", 99, "save")
-                beat(journal, 20)
+                journal.stand(3 * S, "/src/train.py", 99, "save")
+                journal.beat(20)
             continue
         if journal.rank == 2:
             journal.begin(journal.message(group, "recv", 0), 200 * MS, q=1)
         else:
             journal.begin(journal.message(group, "recv", None), 200 * MS)
-        beat(journal, 20)
+        journal.beat(20)
     found = findings(tmp_path)
     kinds = {"clean": ["deadlock"], "failed": ["process_failed"], "busy": []}
     assert [f.kind for f in found if f.kind != "unmatched_recv"] == kinds[how]
@@ -219,13 +206,13 @@ def test_a_sender_with_another_tag_than_any_source_is_asked_for(tmp_path: Path, 
     """A collector takes what comes with tag 5. Rank 1 is through; rank 2 sends with tag 6."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
-            leave(journal, 210 * MS)
+            journal.leave(210 * MS)
             continue
         if journal.rank == 0:
             journal.begin(journal.message(group, "recv", None, tag=5), 200 * MS)
         else:
             journal.begin(journal.message(group, "send", 0, tag=tag), 200 * MS, q=1)
-        beat(journal, 20)
+        journal.beat(20)
     found = only(findings(tmp_path))
     if tag == 5:  # on no backend the two wait for long
         assert found.kind == "deadlock"
@@ -242,13 +229,13 @@ def test_a_receive_from_any_source_follows_from_those_that_may_send(tmp_path: Pa
         if journal.rank == 0:
             journal.begin(journal.message(group, "recv", None), 200 * MS)
         elif journal.rank == 1:
-            leave(journal, 210 * MS)
+            journal.leave(210 * MS)
             continue
         elif journal.rank == 2:
             journal.begin(journal.message(group, "recv", 3), 200 * MS, q=1)
         else:
-            stand(journal, 3 * S, "/src/train.py", 99, "save")
-        beat(journal, 20)
+            journal.stand(3 * S, "/src/train.py", 99, "save")
+        journal.beat(20)
     told = ("Rank 0 waits in recv from any rank (train.py:20).",)
     finds(tmp_path, "unmatched_recv", [3], consequences=told)
 
@@ -260,7 +247,7 @@ def test_two_ends_of_another_size_are_told_although_both_returned(tmp_path: Path
         keys = {"shapes": [[8]], "bytes": 32} if rank else {}
         call = journal.message(group, "recv" if rank else "send", 1 - rank, **keys)
         journal.run(call, t=200 * MS, d=MS, q=1)
-        leave(journal, 300 * MS)
+        journal.leave(300 * MS)
     found = finds(tmp_path, "size_mismatch", [])
     assert "sends 4 elements of float32 (train.py:20) where rank 1 receives 8" in found.summary
 
@@ -288,7 +275,7 @@ def test_a_receive_only_asked_about_never_ends_on_gloo(tmp_path: Path, *, waits:
             journal.record(o=number, d=2 * MS, k="is_completed")
             if waits:
                 journal.record(w=number, d=2 * MS)
-            stand(journal, 3 * S, "/src/train.py", 99, "poll")
+            journal.stand(3 * S, "/src/train.py", 99, "poll")
         else:
             journal.run(journal.message(group, "send", 0), t=210 * MS, d=MS, q=1)
     found = finds(tmp_path, "no_progress")
@@ -328,9 +315,9 @@ def ring(
         for number in range(1, batches + 1) if rank != away else ():
             both = (("send", (rank + 1) % size), ("recv", (rank - 1) % size))
             batch(journal, group, *both, number=number)
-        beat(journal, until_s or 40)
+        journal.beat(until_s or 40)
         if until_s:
-            leave(journal, until_s * S)
+            journal.leave(until_s * S)
 
 
 def test_who_ended_well_was_held_by_no_device(tmp_path: Path) -> None:

@@ -9,19 +9,8 @@ import pytest
 
 from disttrace_viewer.findings.rules.communicator_creation import is_start
 from disttrace_viewer.merge.reader import load
-from support.journals import MS, Journal
-from support.scenes import (
-    S,
-    alive,
-    all_gone,
-    beat,
-    fail,
-    findings,
-    finds,
-    leave,
-    nobody_knows,
-    only,
-)
+from support.journals import MS, Journal, S
+from support.scenes import alive, all_gone, findings, finds, nobody_knows, only
 
 TIMED_OUT = "RendezvousTimeoutError: "
 
@@ -56,7 +45,7 @@ def test_a_node_that_never_came(tmp_path: Path) -> None:
     for number in (0, 1):
         journal = node(tmp_path, number)
         meet(journal, 2 * S, nodes=3)
-        beat(journal, 20)
+        journal.beat(20)
     found = finds(tmp_path, "rendezvous_incomplete", [], certainty="likely")
     assert found.summary == (
         "Agents 900 on node0 and 901 on node1 have been waiting in the rendezvous 'train' of nodes"
@@ -71,7 +60,7 @@ def test_nodes_may_come_one_after_another(tmp_path: Path, age_s: int, *, start: 
     """As ranks may: whoever starts them by hand, or a scheduler, is seconds late as a rule."""
     journal = node(tmp_path, 0)
     meet(journal, 2 * S)
-    beat(journal, age_s)
+    journal.beat(age_s)
     found = only(findings(tmp_path))
     assert (found.kind, is_start(found)) == ("rendezvous_incomplete", start)
     assert found.severity == ("note" if start else "error")
@@ -83,7 +72,7 @@ def test_the_last_node_has_just_come(tmp_path: Path, age_s: int, kinds: list[str
     for number in (0, 1):
         journal = node(tmp_path, number)
         meet(journal, 2 * S + number * 40 * S)
-        beat(journal, age_s)
+        journal.beat(age_s)
     assert [found.kind for found in findings(tmp_path)] == kinds
 
 
@@ -95,7 +84,7 @@ def test_a_node_that_stays_away_is_no_start(tmp_path: Path, until_s: int, certai
         journal.end(meet(journal, 2 * S), 3 * S)
         if number == 0:
             meet(journal, 10 * S)
-        beat(journal, until_s if number else 30)
+        journal.beat(until_s if number else 30)
     found = finds(tmp_path, "rendezvous_incomplete", severity="error")
     assert (found.certainty, bool(found.settles)) == (certainty, certainty == "likely")
 
@@ -108,7 +97,7 @@ def static(folder: Path, rank: int) -> None:
     store = journal.tcp_store(29500, host="node0", server=rank == 0)
     make = journal.call("TCPStore", kind="constructor", store=store, args={"world_size": 2})
     journal.begin(make, 2 * S + MS, p=parent)
-    beat(journal, 20)
+    journal.beat(20)
 
 
 def test_the_node_that_listens_may_come_last(tmp_path: Path) -> None:
@@ -124,7 +113,7 @@ def test_the_same_after_they_were_killed(tmp_path: Path) -> None:
     for number in (0, 1):
         journal = node(tmp_path, number)
         rendezvous = meet(journal, 2 * S, nodes=3)
-        beat(journal, 20)
+        journal.beat(20)
         ask = journal.call("store.get", kind="store", store=1, origin="python")
         journal.begin(ask, 20 * S + MS, p=rendezvous, k="torch.rendezvous.train")
     finds(tmp_path, "rendezvous_incomplete", consequences=(), look=all_gone)
@@ -136,7 +125,7 @@ def test_the_same_after_one_who_was_alone_was_interrupted(tmp_path: Path, kind: 
     journal = node(tmp_path, 0)
     number = meet(journal, 2 * S)
     journal.end(number, 33 * S, x=journal.string(kind))
-    fail(journal, 35 * S + MS, kind, "")
+    journal.fail(35 * S + MS, kind, "")
     found, note = findings(tmp_path, look=all_gone)
     assert (found.kind, found.culprits, found.severity) == ("rendezvous_incomplete", (), "error")
     assert "for 33.0 s: 1 of 2 nodes came" in found.summary
@@ -148,7 +137,7 @@ def test_they_gave_up(tmp_path: Path) -> None:
     journal = node(tmp_path, 0)
     number = meet(journal, 2 * S)
     journal.end(number, 600 * S, x=journal.string(TIMED_OUT))
-    fail(journal, 603 * S, "RendezvousTimeoutError", "")
+    journal.fail(603 * S, "RendezvousTimeoutError", "")
     found = finds(tmp_path, "rendezvous_incomplete")
     assert "for 10 min 0 s: 1 of 2 nodes came" in found.summary
 
@@ -157,7 +146,7 @@ def test_one_node_that_is_enough_waits_for_nobody(tmp_path: Path) -> None:
     """--nnodes 1:2 leaves the door open for half a minute."""
     journal = node(tmp_path, 0)
     meet(journal, 2 * S, nodes=(1, 2))
-    beat(journal, 24)
+    journal.beat(24)
     assert findings(tmp_path) == []
 
 
@@ -166,7 +155,7 @@ def test_another_id_in_the_same_store(tmp_path: Path) -> None:
     for number, run in enumerate(("train", "trial")):
         journal = node(tmp_path, number)
         meet(journal, 2 * S, run=run)
-        beat(journal, 20)
+        journal.beat(20)
     found = finds(tmp_path, "rendezvous_incomplete", certainty="certain")
     told = "1 of 2 nodes came; agent 901 on node1 waits there under the id 'trial'."
     assert found.summary.endswith(told)
@@ -179,7 +168,7 @@ def test_the_same_id_in_another_store(tmp_path: Path) -> None:
     for number in (0, 1):
         journal = node(tmp_path, number, listens=True)
         meet(journal, 2 * S)
-        beat(journal, 20)
+        journal.beat(20)
     found = only(findings(tmp_path))
     assert "agent 901 on node1 waits for the same id at tcp://node0:29400" in found.summary
     assert "--rdzv-endpoint" in (found.hint or "")
@@ -191,7 +180,7 @@ def test_other_numbers_of_nodes(tmp_path: Path) -> None:
     first.end(meet(first, 2 * S, nodes=1), 3 * S)
     meet(second, 6 * S, nodes=2)
     for journal in (first, second):
-        beat(journal, 30)
+        journal.beat(30)
     found = finds(tmp_path, "rendezvous_incomplete", [], certainty="certain")
     assert found.summary.endswith(
         "1 of 2 nodes came; agent 900 on node0 went on without, with --nnodes 1 where --nnodes 2"
@@ -204,7 +193,7 @@ def test_both_are_there_and_do_not_agree(tmp_path: Path) -> None:
     for number in (0, 1):
         journal = node(tmp_path, number)
         meet(journal, 2 * S, nodes=number + 1)
-        beat(journal, 20)
+        journal.beat(20)
     found = finds(tmp_path, "rendezvous_incomplete")
     assert found.summary.endswith(
         "they do not agree on --nnodes: agent 900 on node0: --nnodes 1 and agent 901 on node1:"
@@ -219,7 +208,7 @@ def test_a_node_that_was_there_before_is_named(tmp_path: Path) -> None:
         journal.end(meet(journal, 2 * S), 3 * S)
     second.define("exit", t=20 * S, how="normal", code=None)
     meet(first, 22 * S)
-    beat(first, 50)
+    first.beat(50)
     found = finds(tmp_path, "rendezvous_incomplete", certainty="certain")
     told = "agent 901 on node1 was in an earlier round and did not come: it has ended."
     assert found.summary.endswith(told)
@@ -247,7 +236,7 @@ def test_agents_that_wait_for_one_another_at_the_end(tmp_path: Path) -> None:
             leave = journal.begin(journal.call("exit_barrier", kind="composed"), 30 * S)
             wait = journal.call("store.wait", kind="store", store=1)
             journal.begin(wait, 30 * S + MS, p=leave, k=["torchelastic/terminal/last_member"])
-        beat(journal, 300)
+        journal.beat(300)
     assert findings(tmp_path, look=nobody_knows) == []
 
 
@@ -263,7 +252,7 @@ def test_agents_of_one_host(tmp_path: Path) -> None:
         parent = journal.begin(journal.call("rendezvous", kind="composed", args=args), 2 * S)
         ask = journal.call("store.get", kind="store", store=number + 1)
         journal.run(ask, 3 * S, MS, p=parent, k="torch.rendezvous.train")
-        beat(journal, 20)
+        journal.beat(20)
     found = only(findings(tmp_path))
     assert "2 of 3 nodes came" in found.summary
 
@@ -294,9 +283,9 @@ def test_a_failure_before_torch_is_it(tmp_path: Path, end: dict[str, object], wo
     for rank in (0, 2):
         end = {"event": "killed", "rank": rank, "attempt": 0, "signal": "SIGTERM"}
         agent.define("worker", t=2 * S, pid=600 + rank, **end)
-    fail(agent, 3 * S, CHILD_FAILED, "train.py FAILED")
+    agent.fail(3 * S, CHILD_FAILED, "train.py FAILED")
     for one in others:
-        beat(one, 1)
+        one.beat(1)
     keys = {"certainty": "certain", "absent_ranks": (1,), "look": all_gone}
     found = finds(tmp_path, "process_failed", [], **keys)
     assert found.summary == f"Rank 1 {words} before it used torch.distributed."
@@ -307,9 +296,9 @@ def test_a_journal_that_was_lost_is_no_proof(tmp_path: Path) -> None:
     """Its launcher saw a journal: what was in it nobody knows."""
     agent, others = launched(tmp_path)
     agent.define("worker", t=S, pid=601, event="failed", rank=1, attempt=0, code=1)
-    fail(agent, 3 * S, CHILD_FAILED, "train.py FAILED")
+    agent.fail(3 * S, CHILD_FAILED, "train.py FAILED")
     for one in others:
-        beat(one, 1)
+        one.beat(1)
     found = finds(tmp_path, "process_failed", certainty="likely")
     assert found.summary == "Rank 1 ended with exit code 1, and no journal of it was found."
 
@@ -324,10 +313,10 @@ def test_who_ended_before_the_last_attempt_is_not_told_of(tmp_path: Path) -> Non
             tmp_path, rank=rank, world_size=3, pid=700 + rank, parent=agent.process,
             keys={"attempt": 1},
         )  # fmt: skip
-        beat(again, 5)
-    beat(agent, 5)
+        again.beat(5)
+    agent.beat(5)
     for one in others:
-        beat(one, 1)
+        one.beat(1)
     assert [found.kind for found in findings(tmp_path)] == []
 
 
@@ -343,7 +332,7 @@ def test_one_that_left_before_the_rendezvous_is_named_in_it(tmp_path: Path) -> N
     """It ended well by its own account: the others wait for it."""
     agent, others = launched(tmp_path)
     agent.define("worker", t=S, pid=601, event="exited", rank=1, attempt=0, code=0, journal=False)
-    beat(agent, 20)
+    agent.beat(20)
     meeting(others)
     found = finds(tmp_path, "rendezvous_incomplete", certainty="certain", absent_ranks=(1,))
     assert "rank 1 ended with exit code 0 before it used torch.distributed" in found.summary
@@ -356,7 +345,7 @@ def test_one_that_hung_before_it_used_torch(tmp_path: Path) -> None:
         lost = {"journal": False} if rank == 1 else {}
         agent.define("worker", t=20 * S, pid=600 + rank, event="killed", rank=rank, attempt=0,
                      signal="SIGTERM", **lost)  # fmt: skip
-    beat(agent, 20)
+    agent.beat(20)
     meeting(others)
     found = finds(
         tmp_path, "rendezvous_incomplete", certainty="certain", absent_ranks=(1,), settles=(),
@@ -371,5 +360,5 @@ def test_a_job_that_never_used_it_is_well(tmp_path: Path) -> None:
     agent, others = launched(tmp_path, world_size=2)
     agent.define("worker", t=S, pid=601, event="exited", rank=1, attempt=0, code=0, journal=False)
     for one in (*others, agent):
-        leave(one, 2 * S)
+        one.leave(2 * S)
     assert findings(tmp_path) == []

@@ -9,21 +9,8 @@ import pytest
 
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.findings.finding import RuleFinding
-from support.journals import MS, Journal
-from support.scenes import (
-    PEER_GONE,
-    S,
-    alive,
-    beat,
-    fail,
-    findings,
-    finds,
-    hang_without,
-    only,
-    ranks,
-    run_all,
-    steps,
-)
+from support.journals import MS, PEER_GONE, Journal, S
+from support.scenes import alive, findings, finds, hang_without, only, ranks, steps
 
 
 def test_a_skipped_call_is_told_and_not_uneven_batches(tmp_path: Path) -> None:
@@ -33,7 +20,7 @@ def test_a_skipped_call_is_told_and_not_uneven_batches(tmp_path: Path) -> None:
         stack = journal.stack(("hang.py", 14, "step"))
         large = journal.collective(group, shapes=[[1000]], stack=stack)
         calls = [small, large, small, large, large if journal.rank == 1 else small]
-        run_all(journal, calls, ends=False)
+        journal.run_all(calls, ends=False)
     found = finds(tmp_path, "shape_mismatch", [1])
     assert (found.hint or "").startswith("Rank 1 skipped the call at hang.py:6")
 
@@ -109,7 +96,7 @@ def test_a_call_of_some_steps_alone(tmp_path: Path, again: bool) -> None:
         calls = [step, share, norm, step, share, share if journal.rank == 0 else norm]
         if not again:
             calls = [step, share, step, step, step, step if journal.rank == 0 else share]
-        run_all(journal, calls, ends=False)
+        journal.run_all(calls, ends=False)
     found = finds(tmp_path, "op_mismatch", [0])
     at, due = ("eval.py:88", "train.py:12") if again else ("train.py:9", "eval.py:88")
     told = f"Rank 0 made one more call, at {at}, or left out the one at {due} and went on"
@@ -182,7 +169,7 @@ def test_ddp_says_whose_model_differs(tmp_path: Path, named: bool) -> None:
             f" rank {0 if rank == 1 else 1} has inconsistent {other} params."
         )
         names = ["a", "b", "head", "old"][rank == 1 :][:mine] if named else []
-        fail(journal, 1 * S, "RuntimeError", text, parameters=names)
+        journal.fail(1 * S, "RuntimeError", text, parameters=names)
     found = finds(tmp_path, "process_failed", [1])
     assert ("The model of rank 1 lacks, or has frozen, a." in found.summary) == named
     assert [names for _, names in found.parameters] == [("a",)] * named
@@ -193,9 +180,9 @@ def test_parameters_without_a_gradient_have_their_names(tmp_path: Path) -> None:
     for journal, _ in steps(tmp_path, 2):
         if journal.rank == 1:
             lines = ["Parameter indices which did not receive grad for rank 1: 2"]
-            fail(journal, 1 * S, "RuntimeError", "not reduced", lines=lines, parameters=["b.bias"])
+            journal.fail(1 * S, "RuntimeError", "not reduced", lines=lines, parameters=["b.bias"])
         else:
-            beat(journal, 20)
+            journal.beat(20)
     found = only(findings(tmp_path))
     assert "for rank 1: 2 (train.py:30). In the model: b.bias." in found.summary
 

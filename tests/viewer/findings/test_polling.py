@@ -11,22 +11,8 @@ import pytest
 
 from disttrace_viewer.analysis.liveness import UNKNOWN, Look, Observation
 from disttrace_viewer.trace.process import Process
-from support.journals import MS, Journal, workers
-from support.scenes import (
-    S,
-    alive,
-    beat,
-    create,
-    findings,
-    finds,
-    hang_without,
-    leave,
-    only,
-    ranks,
-    stand,
-    steps,
-    store_call,
-)
+from support.journals import MS, Journal, S, workers
+from support.scenes import alive, findings, finds, hang_without, only, ranks, steps
 
 UNTIL_S = 20
 
@@ -34,13 +20,13 @@ UNTIL_S = 20
 def count_in(journal: Journal, step: int, t: int) -> None:
     """It counts itself in, and asks until all have: in this step at once."""
     key = f"arrived/{step}"
-    journal.run(store_call(journal, "add", 60), t, MS, k=key)
-    journal.run(store_call(journal, "add", 61), t + 2 * MS, MS, k=key)
+    journal.run(journal.store_call("add", 60), t, MS, k=key)
+    journal.run(journal.store_call("add", 61), t + 2 * MS, MS, k=key)
 
 
 def asks(journal: Journal, key: str) -> None:
     """Every half second until the end."""
-    call = store_call(journal, "add", 61)
+    call = journal.store_call("add", 61)
     for n in range(1, 2 * UNTIL_S):
         journal.run(call, n * S // 2, MS, k=key)
 
@@ -55,7 +41,7 @@ def job(
         if journal.rank == world_size - 1:
             third(journal, group)
         else:
-            journal.run(store_call(journal, "add", 60), 200 * MS, MS, k="arrived/3")
+            journal.run(journal.store_call("add", 60), 200 * MS, MS, k="arrived/3")
             asks(journal, "arrived/3")
 
 
@@ -64,7 +50,7 @@ def in_barrier(journal: Journal, group: int) -> None:
 
 
 def in_loader(journal: Journal, group: int) -> None:
-    stand(journal, 3 * S, "/src/train.py", 70, "load")
+    journal.stand(3 * S, "/src/train.py", 70, "load")
 
 
 def test_who_left_its_count_out_and_waits_for_those_who_ask(tmp_path: Path) -> None:
@@ -96,14 +82,14 @@ def test_who_asked_in_vain_and_ended_well(tmp_path: Path, *, well: bool) -> None
     """It looked for a message now and then, none came, and the job was through."""
     for journal, _ in steps(tmp_path, 2):
         if journal.rank == 0:
-            call, error = store_call(journal, "wait", 50), journal.string("wait timeout after 1s")
+            call, error = journal.store_call("wait", 50), journal.string("wait timeout after 1s")
             for second in range(1, UNTIL_S):
                 number = journal.begin(call, second * S, k="message")
                 journal.record(e=number, d=900 * MS, x=error, f=1)
         if well:
-            leave(journal, (UNTIL_S if journal.rank == 0 else 8) * S)
+            journal.leave((UNTIL_S if journal.rank == 0 else 8) * S)
         else:
-            beat(journal, UNTIL_S)
+            journal.beat(UNTIL_S)
     expected = [] if well else ["store_key_missing"]
     assert [found.kind for found in findings(tmp_path)] == expected
 
@@ -112,10 +98,10 @@ def test_who_asked_in_vain_and_ended_well(tmp_path: Path, *, well: bool) -> None
 def test_who_gets_no_processor_still_asks(tmp_path: Path, line: int) -> None:
     """Its newest question is six seconds old, and it is seen at that line, or elsewhere."""
     for journal, _ in hang_without(tmp_path, 2, 0, until_s=UNTIL_S):
-        call = store_call(journal, "compare_set", 61)
+        call = journal.store_call("compare_set", 61)
         for n in range(1, 28):
             journal.run(call, n * S // 2, MS, k="lock")
-        stand(journal, 18 * S, "train.py", line, "main")
+        journal.stand(18 * S, "train.py", line, "main")
     found = finds(tmp_path, "missing_participant")
     assert bool(found.culprits) is (line == 99)
     assert ("asks again and again" in found.summary) is (line == 61)
@@ -134,14 +120,14 @@ def test_a_launcher_that_stops_them_does_not_get_on(tmp_path: Path) -> None:
 def test_launchers_that_look_for_other_nodes_wait_for_nobody(tmp_path: Path) -> None:
     """The agents of two nodes look into their rendezvous while all workers compute."""
     for journal, _ in alive(steps(tmp_path, 2), UNTIL_S):
-        stand(journal, 3 * S, "/src/train.py", 70, "compile")
+        journal.stand(3 * S, "/src/train.py", 70, "compile")
     for pid in (3998, 3999):
         agent = Journal(tmp_path, pid=pid, role="agent")
-        agent.run(store_call(agent, "compare_set", 60), 100 * MS, MS, k="rendezvous")
-        look = store_call(agent, "get", 61)
+        agent.run(agent.store_call("compare_set", 60), 100 * MS, MS, k="rendezvous")
+        look = agent.store_call("get", 61)
         for n in range(1, UNTIL_S):
             agent.run(look, n * S, MS, k="rendezvous")
-        beat(agent, UNTIL_S)
+        agent.beat(UNTIL_S)
     assert findings(tmp_path) == []
 
 
@@ -150,8 +136,8 @@ def test_all_ask_for_each_one_in_turn(tmp_path: Path) -> None:
     for journal, _ in alive(steps(tmp_path, 3), UNTIL_S):
         mine = "done/2" if journal.rank != 1 else "done_1"
         mine = mine if journal.rank else "done/0"
-        journal.run(store_call(journal, "set", 60), 200 * MS, MS, k=mine)
-        check = store_call(journal, "check", 61)
+        journal.run(journal.store_call("set", 60), 200 * MS, MS, k=mine)
+        check = journal.store_call("check", 61)
         journal.run(check, 210 * MS, MS, k=["done/0"])
         for n in range(1, 2 * UNTIL_S):
             journal.run(check, n * S // 2, MS, k=["done/1"])
@@ -163,8 +149,8 @@ def test_all_ask_for_each_one_in_turn(tmp_path: Path) -> None:
 def test_two_keys_in_turn(tmp_path: Path, *, busy: bool) -> None:
     """Workers look for the word to stop and for their next job; neither is set any more."""
     for journal, _ in alive(steps(tmp_path, 3), UNTIL_S):
-        check = store_call(journal, "check", 61)
-        stop = store_call(journal, "check", 60)
+        check = journal.store_call("check", 61)
+        stop = journal.store_call("check", 60)
         for n in range(1, 2 * UNTIL_S) if journal.rank else ():
             journal.run(stop, n * S // 2, MS, k=["stop"])
             job = max(n, 5) if busy else 5
@@ -183,7 +169,7 @@ def test_somebody_gets_on(tmp_path: Path) -> None:
 
     def works(journal: Journal, group: int) -> None:
         for n in range(1, UNTIL_S):
-            journal.run(store_call(journal, "set", 80), n * S, MS, k="progress")
+            journal.run(journal.store_call("set", 80), n * S, MS, k="progress")
 
     job(tmp_path, works)
     assert findings(tmp_path) == []
@@ -224,7 +210,7 @@ def test_work_that_is_asked_for_and_not_waited_for(tmp_path: Path, how: str | No
             if how:
                 journal.record(o=works[0], d=3 * MS, k="get_future" if how == "busy" else how)
             if how == "busy":
-                journal.run(store_call(journal, "set", 80), 300 * MS, MS, k="progress")
+                journal.run(journal.store_call("set", 80), 300 * MS, MS, k="progress")
     found = findings(tmp_path)
     if how in (None, "busy"):
         assert found == []
@@ -242,7 +228,7 @@ def test_a_main_thread_beside_one_that_communicates(tmp_path: Path, *, busy: boo
         thread = journal.numbered("thread", name="pool", main=False)
         call = journal.collective(group)
         journal.run(call, 150 * MS, MS, q=1, h=thread)
-        journal.begin(store_call(journal, "get", 50), 200 * MS, k="stop")
+        journal.begin(journal.store_call("get", 50), 200 * MS, k="stop")
         for n in range(1, UNTIL_S if busy else 1):
             journal.run(call, n * S, MS, q=1 + n, h=thread)
     found = findings(tmp_path)
@@ -262,13 +248,13 @@ def test_a_server_that_is_still(tmp_path: Path, look: Look, *, again: bool) -> N
     """Rank 0 serves the store and is stopped; a count of rank 1's, the only one or not, waits."""
     for journal, _ in steps(tmp_path, 2):
         if journal.rank:
-            asks = store_call(journal, "compare_set" if again else "add", 60)
+            asks = journal.store_call("compare_set" if again else "add", 60)
             if again:
                 journal.run(asks, 190 * MS, MS, k="arrived/3")
             journal.begin(asks, 200 * MS, k="arrived/3")
             if again:
-                stand(journal, S, "train.py", 60, "main")
-        beat(journal, (5 if again else UNTIL_S) if journal.rank else 0)
+                journal.stand(S, "train.py", 60, "main")
+        journal.beat((5 if again else UNTIL_S) if journal.rank else 0)
     keys = {"certainty": "likely", "look": look, "stall_s": 3 if again else 10}
     found = finds(tmp_path, "no_progress", [0], **keys)
     assert "rank 0, which serves this store, does not answer" in found.summary
@@ -278,7 +264,7 @@ def test_a_server_that_runs_is_not_blamed(tmp_path: Path) -> None:
     """It waits for the other rank; its thread that serves answers all the same."""
     for journal, group in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank:
-            journal.begin(store_call(journal, "add", 60), 200 * MS, k="arrived/3")
+            journal.begin(journal.store_call("add", 60), 200 * MS, k="arrived/3")
         else:
             in_barrier(journal, group)
     assert all(0 not in f.culprits or f.kind != "no_progress" for f in findings(tmp_path))
@@ -317,18 +303,18 @@ def test_a_main_thread_makes_groups_between_its_waits(tmp_path: Path, *, between
         thread = journal.numbered("thread", name="pool", main=False)
         journal.run(journal.collective(group), 120 * MS, MS, q=1, h=thread)
         if journal.rank:
-            waits = store_call(journal, "wait", 16)
+            waits = journal.store_call("wait", 16)
             if between:
                 journal.run(waits, 140 * MS, MS, k=["checkpoint/1"])
-            create(journal, 150 * MS, [0, 1], wait=False)
+            journal.create(150 * MS, [0, 1], wait=False)
             text = journal.string("torch.distributed.DistStoreError: wait timeout after 1000ms")
             for n in range(20):
                 journal.run(waits, 200 * MS + n * S, S - MS, k=["checkpoint/2"], x=text)
         else:
             for n, key in enumerate(("checkpoint/1", "chekpoint/2")):
-                journal.run(store_call(journal, "set", 25), 130 * MS + 40 * n * MS, MS, k=key)
-            create(journal, 150 * MS, [0, 1], wait=False)
-            create(journal, 190 * MS, [0, 1])
+                journal.run(journal.store_call("set", 25), 130 * MS + 40 * n * MS, MS, k=key)
+            journal.create(150 * MS, [0, 1], wait=False)
+            journal.create(190 * MS, [0, 1])
     found = only(findings(tmp_path))
     if between:
         assert (found.kind, ranks(tmp_path, found.waiting)) == ("store_key_missing", [1])
@@ -360,10 +346,10 @@ def test_who_has_a_lock_that_somebody_wants_is_named(tmp_path: Path) -> None:
     """Rank 0 took it by ``compare_set`` and never gives it back; rank 1 tries again and again."""
     for journal, _ in alive(steps(tmp_path, 2), UNTIL_S):
         if journal.rank == 0:
-            journal.run(store_call(journal, "compare_set", 60), 200 * MS, MS, k="lock")
-            stand(journal, 3 * S, "/src/train.py", 70, "save")
+            journal.run(journal.store_call("compare_set", 60), 200 * MS, MS, k="lock")
+            journal.stand(3 * S, "/src/train.py", 70, "save")
         else:
-            take = store_call(journal, "compare_set", 61)
+            take = journal.store_call("compare_set", 61)
             for n in range(2, 5 * UNTIL_S):
                 journal.run(take, n * S // 5, MS, k="lock")
     found = finds(tmp_path, "store_key_missing", [], certainty="likely")
@@ -379,7 +365,7 @@ def test_whoever_asks_a_store_is_looked_at_there(tmp_path: Path) -> None:
             last = journal.collective(group, "barrier", stack=stack)
             journal.begin(last, 250 * MS, q=3)
         else:
-            take, give = (store_call(journal, "compare_set", line) for line in (61, 62))
+            take, give = (journal.store_call("compare_set", line) for line in (61, 62))
             journal.run(take, 200 * MS, MS, k="lock")
             journal.run(give, 210 * MS, MS, k="lock")
             for n in range(2, 5 * UNTIL_S):

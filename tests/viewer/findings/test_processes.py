@@ -11,26 +11,8 @@ from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.trace.operation import is_connection_error
 from disttrace_viewer.trace.process import Process
-from support.journals import MS, Journal
-from support.scenes import (
-    PEER_GONE,
-    S,
-    alive,
-    all_gone,
-    beat,
-    break_off,
-    fail,
-    findings,
-    finds,
-    hang_without,
-    leave,
-    lose,
-    only,
-    ranks,
-    stand,
-    steps,
-    tried,
-)
+from support.journals import MS, PEER_GONE, Journal, S
+from support.scenes import alive, all_gone, findings, finds, hang_without, only, ranks, steps, tried
 
 
 def test_the_first_failure_is_the_finding_and_echoes_follow(tmp_path: Path) -> None:
@@ -38,12 +20,12 @@ def test_the_first_failure_is_the_finding_and_echoes_follow(tmp_path: Path) -> N
     for journal, group in steps(tmp_path, 3):
         call = journal.collective(group)
         if journal.rank == 1:
-            fail(journal, 210 * MS, "ValueError", "the loss is not a number")
+            journal.fail(210 * MS, "ValueError", "the loss is not a number")
         elif journal.rank == 0:
-            break_off(journal, call, 200 * MS, 30 * MS, 240 * MS, q=3)
+            journal.break_off(call, 200 * MS, 30 * MS, 240 * MS, q=3)
         else:
             journal.begin(call, 200 * MS, q=3)
-            beat(journal, 20)
+            journal.beat(20)
     found = finds(tmp_path, "process_failed", [1], certainty="certain", waiting=[0, 2])
     told = "Rank 1 failed first: ValueError: the loss is not a number (train.py:30)."
     assert found.summary == told
@@ -54,7 +36,7 @@ def test_one_error_with_numbers_of_its_own_on_each_rank_is_told_once(tmp_path: P
     """Each names its batch; an exit code is no such number."""
     for rank, (journal, _) in enumerate(steps(tmp_path, 5)):
         if rank < 3:
-            fail(journal, 210 * MS + rank, "ValueError", f"bad batch {7 * rank}")
+            journal.fail(210 * MS + rank, "ValueError", f"bad batch {7 * rank}")
         else:
             journal.define("exit", t=220 * MS, how="sys.exit", code=rank)
     report = diagnose(str(tmp_path))
@@ -70,7 +52,7 @@ def test_one_error_with_numbers_of_its_own_on_each_rank_is_told_once(tmp_path: P
 def test_the_same_error_at_the_same_line_is_one_finding(tmp_path: Path) -> None:
     """Two ranks run out of data in the same step."""
     for journal, _ in hang_without(tmp_path, 3, 1, 2, beats=False):
-        fail(journal, 210 * MS, "StopIteration", "")
+        journal.fail(210 * MS, "StopIteration", "")
     finds(tmp_path, "process_failed", [1, 2])
 
 
@@ -79,7 +61,7 @@ def test_a_silent_end_that_others_noticed_is_a_failure(tmp_path: Path) -> None:
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 1:
             continue
-        lose(journal, group, 200 * MS, 10 * S, fails=11 * S)
+        journal.lose(group, 200 * MS, 10 * S, fails=11 * S)
     found = finds(tmp_path, "process_failed", [1], certainty="certain")
     assert "after all_reduce #2 of the default group" in found.summary
 
@@ -93,7 +75,7 @@ def test_who_left_no_word_and_whose_connection_closed_first(tmp_path: Path, how:
                 journal.run(journal.call("destroy_process_group", kind="composed"), 150 * MS, MS)
             continue
         text = PEER_GONE if how != "timed out" else "RuntimeError: Timed out waiting 30000ms"
-        lose(journal, group, 200 * MS, 90 * MS, text, fails=300 * MS)
+        journal.lose(group, 200 * MS, 90 * MS, text, fails=300 * MS)
     found = only(findings(tmp_path))
     kind = "process_failed" if how == "killed" else "missing_participant"
     assert (found.kind, ranks(tmp_path, found.culprits)) == (kind, [1])
@@ -105,10 +87,10 @@ def test_what_closes_while_another_one_is_killed_proves_no_end(tmp_path: Path) -
         if journal.rank == 1:
             continue
         number = journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
+        journal.beat(20)
         if journal.rank == 2:
             journal.end(number, 20 * S, x=journal.string(PEER_GONE))
-            fail(journal, 20 * S + 300 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+            journal.fail(20 * S + 300 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
     finds(tmp_path, "missing_participant", [1], certainty="likely", look=all_gone)
 
 
@@ -120,7 +102,7 @@ def test_a_silent_end_nobody_noticed_is_likely(tmp_path: Path, backend: str, kin
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
             journal.begin(journal.collective(group, backend=backend), 200 * MS, q=3)
-            beat(journal, 20)
+            journal.beat(20)
     finds(tmp_path, kind, [1], certainty="likely")
 
 
@@ -130,7 +112,7 @@ def test_beats_missed_just_before_the_end_make_nobody_sure(tmp_path: Path, lives
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
             journal.begin(journal.collective(group, backend="nccl"), 200 * MS, q=3)
-        beat(journal, 20 if journal.rank == 0 else 15)
+        journal.beat(20 if journal.rank == 0 else 15)
     seen = Observation(True if lives else None)
     certainty = "certain" if lives else "likely"
     finds(tmp_path, "missing_participant", [1], certainty=certainty, look=lambda _: seen)
@@ -141,7 +123,7 @@ def test_a_hanging_job_that_was_aborted_keeps_its_verdict(tmp_path: Path) -> Non
     for journal, group in steps(tmp_path, 3):
         if journal.rank != 1:
             journal.begin(journal.collective(group), 200 * MS, q=3)
-        beat(journal, 20)
+        journal.beat(20)
         journal.define("exit", t=20 * S, how="aborted", code=75)
     finds(tmp_path, "missing_participant", [1], look=all_gone)
 
@@ -194,10 +176,10 @@ def test_a_rank_that_is_no_member_explains_the_exception(tmp_path: Path) -> None
         if (journal.rank or 0) >= 2:
             sub = journal.group(name="1", ranks=[2, 3], size=2, rank=0, default=False)
             journal.run(journal.collective(sub, "broadcast", root=0), t=200 * MS, d=MS, q=1)
-            fail(journal, 210 * MS, "ValueError", text, line=25)
+            journal.fail(210 * MS, "ValueError", text, line=25)
         else:
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
-            beat(journal, 20)
+            journal.beat(20)
     found = finds(tmp_path, "not_in_group", [2, 3])
     assert found.summary == "Ranks 2, 3 name rank 0 (train.py:25), no member of [2, 3]."
     assert ranks(tmp_path, found.waiting) == [0, 1]
@@ -215,10 +197,10 @@ def test_a_message_to_oneself_is_told_as_that(tmp_path: Path, part: list[int] | 
         if part and rank in part:
             journal.group(name="1", ranks=part, size=2, rank=part.index(rank), default=False)
         if rank == 1:
-            fail(journal, 210 * MS, "ValueError", text, line=25)
+            journal.fail(210 * MS, "ValueError", text, line=25)
         else:
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
-            beat(journal, 20)
+            journal.beat(20)
     found = finds(tmp_path, "not_in_group", [1])
     assert (found.summary, found.certainty) == (
         "Rank 1 sends to itself (train.py:25).",
@@ -239,7 +221,7 @@ def test_work_that_was_dropped_unwaited_is_a_note(tmp_path: Path) -> None:
         ):
             number = journal.issue(call, 200 * MS, q=3 if call == 2 else 1, d=MS)
             journal.record(l=number, d=2 * MS)
-        leave(journal, 300 * MS)
+        journal.leave(300 * MS)
     found = findings(tmp_path)
     assert {f.severity for f in found} == {"note"}
     told = sorted((f.kind, f.op) for f in found)
@@ -285,7 +267,7 @@ def test_a_failure_explains_nothing_in_the_next_attempt(tmp_path: Path) -> None:
     agent = Journal(tmp_path, pid=3999, role="agent")
     for journal in [tried(tmp_path, agent, 0, rank) for rank in (0, 1)]:
         journal.run(journal.collective(journal.world()), t=100 * MS, d=MS, q=1)
-        fail(journal, 200 * MS, "ValueError", "the first attempt fails")
+        journal.fail(200 * MS, "ValueError", "the first attempt fails")
     for journal in alive([tried(tmp_path, agent, 1, rank) for rank in (0, 1)], 40):
         group = journal.world(port=29501)
         if journal.rank == 0:
@@ -317,9 +299,9 @@ def test_a_code_after_an_echo_passes_it_on(tmp_path: Path) -> None:
     """Rank 0 catches the closed connection, tears down and leaves with 1: rank 1 is to blame."""
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 1:
-            fail(journal, 210 * MS, "ValueError", "the loss is not a number")
+            journal.fail(210 * MS, "ValueError", "the loss is not a number")
             continue
-        lose(journal, group, 200 * MS, 30 * MS)
+        journal.lose(group, 200 * MS, 30 * MS)
         journal.run(journal.call("destroy_process_group", kind="composed"), t=3 * S, d=MS)
         leave_with(journal, 5 * S, code=1, line=70)
     found = finds(tmp_path, "process_failed", [1])
@@ -344,8 +326,8 @@ def test_an_agent_knows_the_code_that_sys_exit_hides(tmp_path: Path) -> None:
         end = {"code": 3} if failed else {"signal": "SIGTERM"}
         event = {"event": "failed" if failed else "killed", **end}
         agent.define("worker", t=(400 if failed else 500) * MS, pid=journal.pid, **event)
-    leave(jobs[1][0], 210 * MS)
-    fail(agent, 600 * MS, "ChildFailedError", "")
+    jobs[1][0].leave(210 * MS)
+    agent.fail(600 * MS, "ChildFailedError", "")
     found = finds(tmp_path, "process_failed", [1])
     assert found.summary.startswith("Rank 1 ended with exit code 3, after all_reduce #2")
     assert found.consequences == ("Agent 3999 failed with ChildFailedError.",)
@@ -357,11 +339,11 @@ def test_whom_a_launcher_ended_alone_was_where_it_began(tmp_path: Path, lost: bo
     parent = Journal(tmp_path, pid=3999, role="main")
     for journal, group in steps(tmp_path, 3, parent=parent.process):
         if journal.rank == 1:
-            stand(journal, 202 * MS, "/src/train.py", 40, "load")
+            journal.stand(202 * MS, "/src/train.py", 40, "load")
             parent.define("worker", t=300 * MS, pid=journal.pid, event="killed", signal="SIGTERM")
             continue
-        lose(journal, group, 200 * MS, 120 * MS)
-        fail(journal, 330 * MS, "RuntimeError", PEER_GONE)
+        journal.lose(group, 200 * MS, 120 * MS)
+        journal.fail(330 * MS, "RuntimeError", PEER_GONE)
     if lost:
         for path in tmp_path.glob("*-4002-*"):
             path.unlink()
@@ -393,8 +375,8 @@ def test_whom_a_launcher_ended_alone_since_another_aborted_did_not_fail(tmp_path
             parent.define("worker", t=330 * MS, pid=journal.pid, event="killed", signal="SIGTERM")
         else:
             journal.end(number, 120 * MS, x=journal.string(PEER_GONE))
-            fail(journal, 330 * MS, "RuntimeError", PEER_GONE)
-    fail(parent, 600 * MS, "ProcessExitedException", "process 1 terminated with signal SIGABRT")
+            journal.fail(330 * MS, "RuntimeError", PEER_GONE)
+    parent.fail(600 * MS, "ProcessExitedException", "process 1 terminated with signal SIGABRT")
     finds(tmp_path, "size_mismatch", [])
 
 
@@ -421,10 +403,10 @@ def test_a_failed_launcher_alone_is_no_second_failure(tmp_path: Path) -> None:
     agent = Journal(tmp_path, pid=3999, role="agent")
     for journal, _ in steps(tmp_path, 2, parent=agent.process):
         if journal.rank == 0:
-            fail(journal, 210 * MS, "KeyError", "'step'")
+            journal.fail(210 * MS, "KeyError", "'step'")
         else:
-            leave(journal, 220 * MS)
-    fail(agent, 600 * MS, "ChildFailedError", "")
+            journal.leave(220 * MS)
+    agent.fail(600 * MS, "ChildFailedError", "")
     finds(tmp_path, "process_failed", [0])
 
 
@@ -442,11 +424,11 @@ def test_a_forked_child_in_an_inherited_group_is_told_as_that(tmp_path: Path) ->
         call = journal.collective(group)
         for number in range(1, 20):
             journal.run(call, t=number * 900 * MS, d=MS, q=number)
-        beat(journal, 20)
+        journal.beat(20)
         if journal.rank == 1:
             child = forked(journal)
             child.begin(child.collective(child.world()), 2_000 * MS, q=3)
-            beat(child, 20)
+            child.beat(20)
     found = finds(tmp_path, "not_in_group", severity="error", certainty="certain")
     assert found.waiting == ()
     told = "Process 5001, a forked child of rank 1, has been in all_reduce"
@@ -462,7 +444,7 @@ def test_the_calls_of_a_copy_are_not_its_parents(tmp_path: Path, parent: int) ->
         else:
             child = forked(journal)
             child.begin(child.collective(child.world()), 2_000 * MS, q=3)
-            beat(child, 20)
+            child.beat(20)
     found = findings(tmp_path)
     assert {f.kind for f in found} == {"missing_participant", "not_in_group"}
     missing = next(f for f in found if f.kind == "missing_participant")
@@ -483,7 +465,7 @@ def test_it_waits_for_the_oldest_work_from_its_own_begin_on(tmp_path: Path, sinc
             journal.issue(journal.collective(group, asynchronous=True), 200 * MS, q=3, d=MS)
             destroy(journal, since * S)
         else:
-            stand(journal, 3 * S, "/src/loader.py", 9, "load")
+            journal.stand(3 * S, "/src/loader.py", 9, "load")
     found = findings(tmp_path)
     if since > 10:
         assert found == []
@@ -499,7 +481,7 @@ def test_without_a_record_of_its_work_nobody_is_blamed(tmp_path: Path) -> None:
         if journal.rank == 0:
             destroy(journal, 1 * S)
         else:
-            stand(journal, 3 * S, "/src/loader.py", 9, "load")
+            journal.stand(3 * S, "/src/loader.py", 9, "load")
     found = finds(tmp_path, "no_progress", [])
     assert "in destroy_process_group at train.py:40 for 19.0 s" in found.summary
 
@@ -527,7 +509,7 @@ def test_a_device_says_itself_what_it_is_at(tmp_path: Path) -> None:
             journal.issue(call, 200 * MS, q=1, d=MS)
             destroy(journal, 1 * S)
         else:
-            stand(journal, 3 * S, "/src/loader.py", 9, "load")
+            journal.stand(3 * S, "/src/loader.py", 9, "load")
     assert only(findings(tmp_path)).kind == "missing_participant"
 
 
@@ -538,7 +520,7 @@ def test_an_abort_just_after_enqueueing_is_its_own(tmp_path: Path, lived_s: int,
         call = journal.collective(group, backend="nccl", device="cuda")
         for number in (1, 2):
             journal.issue(call, (199 + number) * MS, q=number)
-        beat(journal, lived_s if journal.rank == 1 else 20)
+        journal.beat(lived_s if journal.rank == 1 else 20)
     found = findings(tmp_path, look=lambda p: Observation(p.rank != 1, -6 if p.rank == 1 else None))
     assert only(found).kind == kind
 
@@ -553,9 +535,9 @@ def test_who_ends_before_its_device_is_missing_there(tmp_path: Path, first_is_ov
             if number == 1 and (journal.rank != 2 or first_is_over):
                 journal.record(c=work, d=MS)
         if journal.rank == 2:
-            leave(journal, 210 * MS)
+            journal.leave(210 * MS)
         else:
-            beat(journal, 20)
+            journal.beat(20)
     found = finds(tmp_path, "missing_participant", [2], certainty="likely")
     assert found.summary.startswith(
         "Rank 2 ended before all_reduce #2 of the default group was over on its device: ranks 0, 1"
@@ -568,6 +550,6 @@ def test_who_has_parted_left_its_loop_earlier(tmp_path: Path, *, parted: bool) -
     for journal, _ in hang_without(tmp_path, 2, 0):
         if parted:
             journal.end(destroy(journal, 200 * MS), MS)
-        stand(journal, 1 * S, "/src/train.py", 50, "upload")
+        journal.stand(1 * S, "/src/train.py", 50, "upload")
     found = finds(tmp_path, "missing_participant", [0])
     assert ("uneven inputs" in (found.hint or "")) is parted

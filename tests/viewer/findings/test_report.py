@@ -17,8 +17,8 @@ from disttrace_viewer.diagnosis.report import report
 from disttrace_viewer.findings.finding import KINDS
 from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.views.terminal.diagnosis import lines
-from support.journals import MS, training
-from support.scenes import PEER_GONE, alive, all_gone, fail, hang_without, stand, steps, verdict
+from support.journals import MS, PEER_GONE, training
+from support.scenes import alive, all_gone, hang_without, steps, verdict
 from support.states import hang as many_hang
 
 FINDING = {
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[3]
 def hang(folder: Path) -> None:
     """Rank 1 of two stands outside."""
     for journal, _ in hang_without(folder, 2, 1):
-        stand(journal, 9000 * MS, "/src/loader.py", 9, "load")
+        journal.stand(9000 * MS, "/src/loader.py", 9, "load")
 
 
 def as_json(folder: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> tuple[int, Any]:
@@ -78,7 +78,7 @@ def test_reports_follow_the_schema(
         training(tmp_path)
     else:
         for journal, _ in steps(tmp_path, 2):
-            fail(journal, 300 * MS, "ValueError", "no")
+            journal.fail(300 * MS, "ValueError", "no")
     schema = json.loads((files("disttrace_viewer.diagnosis") / "diagnose.schema.json").read_text())
     Draft202012Validator.check_schema(schema)
     code, told = as_json(tmp_path, capsysbinary)
@@ -110,7 +110,7 @@ def test_many_ranks_are_folded(tmp_path: Path, capsysbinary: pytest.CaptureFixtu
 def test_a_report_of_many_findings_fits_a_screen(tmp_path: Path) -> None:
     """Forty ranks fail by themselves, each in a line of its own."""
     for journal, _ in steps(tmp_path, 40):
-        fail(journal, (300 + (journal.rank or 0)) * MS, "ValueError", "no", line=journal.rank or 1)
+        journal.fail((300 + (journal.rank or 0)) * MS, "ValueError", "no", line=journal.rank or 1)
         (tmp_path / f"stranger{journal.rank}.jsonl").write_text("{}")
     case, found = verdict(tmp_path)
     assert len(found) > 8
@@ -148,14 +148,14 @@ def test_who_was_killed_inside_an_exchange_is_told_there(tmp_path: Path) -> None
     """It had begun it some milliseconds before, too short to count as waiting for anybody."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 2:
-            fail(journal, 210 * MS, "ValueError", "the loss is not a number")
+            journal.fail(210 * MS, "ValueError", "the loss is not a number")
             continue
         number = journal.begin(journal.collective(group), 200 * MS, q=3)
-        stand(journal, 220 * MS, "/src/train.py", 10, "main")
+        journal.stand(220 * MS, "/src/train.py", 10, "main")
         if journal.rank == 0:
             journal.end(number, 30 * MS, x=journal.string(PEER_GONE))
             kind, _, why = PEER_GONE.partition(": ")
-            fail(journal, 240 * MS, kind, why)
+            journal.fail(240 * MS, kind, why)
         else:
             journal.record(hb=900 * MS)
     case, found = verdict(tmp_path, look=all_gone)
@@ -169,7 +169,7 @@ def test_a_large_job_fits_a_screen(tmp_path: Path, capsys: pytest.CaptureFixture
     """Equal positions are folded, culprits stand first, and lines are wrapped by words."""
     for journal, group in alive(steps(tmp_path, 64, count=1)):
         if journal.rank == 61:
-            stand(journal, 3000 * MS, "/src/loader.py", 9, "load")
+            journal.stand(3000 * MS, "/src/loader.py", 9, "load")
         else:
             journal.begin(journal.collective(group), 200 * MS, q=2)
     assert main(["diagnose", str(tmp_path), "--width", "80"]) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from disttrace_viewer.findings.finding import RuleFinding
 from support.journals import MS, Journal
-from support.scenes import all_gone, findings, finds, leave, ranks, steps
+from support.scenes import all_gone, findings, finds, ranks, steps
 
 LATE = 40 * MS
 COUNT = 20
@@ -31,7 +31,7 @@ def late_steps(
             journal.run(call, t=begin, d=end - begin, q=number)
         let_go = end
     for journal, _ in jobs:
-        leave(journal, let_go + MS)
+        journal.leave(let_go + MS)
 
 
 def test_a_straggler_is_found_with_its_delay_and_its_line(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_straggler_whose_call_a_pool_makes_has_the_line_before(tmp_path: Path)
                         q=2 * number - 2, h=1)  # fmt: skip
         let_go = last + MS
     for journal, _ in jobs:
-        leave(journal, let_go + MS)
+        journal.leave(let_go + MS)
     found = finds(tmp_path, "straggler", [1], look=all_gone)
     assert "in 4 of 20 cases after train.py:10 in main;" in found.summary
     assert [(where.file, where.line) for where in found.locations] == [("train.py", 10)]
@@ -122,7 +122,7 @@ def overlapping(folder: Path, *, waits: int, buckets: int = 1) -> list[RuleFindi
                 ends.append(max(over, waited))
         let_go = max(ends)
     for journal, _ in jobs:
-        leave(journal, let_go + MS)
+        journal.leave(let_go + MS)
     return findings(folder, look=all_gone)
 
 
@@ -158,7 +158,7 @@ def test_a_late_sender_is_found_and_its_partner_is_not(tmp_path: Path) -> None:
         ball(two, sent, t + 21 * MS, t + 22 * MS, number)
         t += 22 * MS
     for journal in (one, two):
-        leave(journal, t)
+        journal.leave(t)
     found = finds(tmp_path, "late_sender", [1], look=all_gone)
     assert "sends late by 20 ms in 20 of 20 cases before pong.py:7 in answer" in found.summary
 
@@ -180,7 +180,7 @@ def test_a_receive_posted_ahead_counts_later(tmp_path: Path, waits: int, kinds: 
         ball(two, got, t - MS, t + MS, number)
         t += MS
     for journal in (one, two):
-        leave(journal, t)
+        journal.leave(t)
     assert [f.kind for f in findings(tmp_path, look=all_gone)] == kinds
 
 
@@ -200,7 +200,7 @@ def test_who_enqueues_later_by_a_constant_is_not_late(tmp_path: Path, op: str, w
             n = journal.issue(call, t, q=number + 1)
             over = 575 * MS + number * works + (number + 1) * MS
             journal.record(c=n, d=over - t)
-        leave(journal, 1500 * MS)
+        journal.leave(1500 * MS)
     found = findings(tmp_path, look=all_gone)
     told = [("late_sender" if op == "send" else "straggler", [1])] * bool(works)
     assert [(f.kind, ranks(tmp_path, f.culprits)) for f in found] == told
@@ -230,7 +230,7 @@ def test_the_first_of_equal_workers_is_not_late(tmp_path: Path, slow: int | None
             now += MS
         t = now + MS
     for journal, _ in [(server, group), *workers]:
-        leave(journal, t)
+        journal.leave(t)
     found = findings(tmp_path, look=all_gone)
     told = [] if slow is None else [("late_sender", [slow])]
     assert [(f.kind, ranks(tmp_path, f.culprits)) for f in found] == told
@@ -254,7 +254,7 @@ def paused_steps(folder: Path, late_ns: int, *, steps_of: int, calls: int, every
                 journal.run(row[call == calls], t=begin, d=end - begin, q=number)
             let_go = end
     for journal, _ in jobs:
-        leave(journal, let_go + MS)
+        journal.leave(let_go + MS)
 
 
 def test_a_few_pauses_that_cost_much_are_found(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from disttrace_viewer.load import batch, segments
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.columns import CALLS, COMPLETIONS, IN_FLIGHT, OPERATIONS
 from disttrace_viewer.trace.process import Frame
-from support.journals import MS, UNIX_NS, Journal, bulk, training, workers
-from support.scenes import S, stand
+from support.journals import MS, UNIX_NS, Journal, S, bulk, training, workers
 
 
 def test_an_operation_may_begin_and_end_in_different_segments(tmp_path: Path) -> None:
@@ -228,8 +227,8 @@ def test_json_of_others_elsewhere_is_not_listed(tmp_path: Path) -> None:
 def test_every_sample_of_the_main_thread_is_kept(tmp_path: Path) -> None:
     """In the order of time; other threads' samples are not among them."""
     (journal,) = workers(tmp_path, 1)
-    stand(journal, 3 * S, "loader.py", 9, "wait")
-    stand(journal, S, "loader.py", 7, "fetch")
+    journal.stand(3 * S, "loader.py", 9, "wait")
+    journal.stand(S, "loader.py", 7, "fetch")
     journal.record(at=2 * S, h=3, k=journal.stack(("pool.py", 1, "run")))
     (process,) = load([str(tmp_path)]).processes
     samples = [(s.t_ns - UNIX_NS, s.stack[0].line) for s in process.samples]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from disttrace_viewer.merge.surveying import survey
-from support.journals import MS, T0, Journal
-from support.scenes import S, all_gone, beat, findings, join
+from support.journals import MS, T0, Journal, S
+from support.scenes import all_gone, findings
 
 SAME = {"pid_ns": 5, "time_ns": 6, "ticks": 700}
 
@@ -74,12 +74,12 @@ def test_an_exec_that_failed_is_no_end(tmp_path: Path) -> None:
 def test_nobody_claims_a_rank_twice_by_becoming_another(tmp_path: Path, said: bool) -> None:
     """Rank 1 began to join, became another program and joins again; rank 0 does not come."""
     first = program(tmp_path, 1)
-    join(first, 100 * MS, 2)
+    first.join(100 * MS, 2)
     if said:
         first.define("exit", t=S // 2, how="exec")
     second = program(tmp_path, 2)
-    join(second, 100 * MS, 2)
-    beat(second, 3)
+    second.join(100 * MS, 2)
+    second.beat(3)
     found = findings(tmp_path, look=all_gone)
     assert found
     assert {f.kind for f in found}.isdisjoint({"duplicate_rank", "no_progress"})

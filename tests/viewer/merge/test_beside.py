@@ -15,8 +15,7 @@ from disttrace_viewer.diagnosis.verdict import Verdict, verdict
 from disttrace_viewer.merge.jobs import beside
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.state import Merged
-from support.journals import MS, T0, Journal
-from support.scenes import S, leave
+from support.journals import MS, T0, Journal, S
 
 
 def job(
@@ -38,7 +37,7 @@ def job(
             for second in range(0, end_s - start_s + 1, 2):
                 journal.record(hb=second * S)
         else:
-            leave(journal, (end_s - start_s) * S)
+            journal.leave((end_s - start_s) * S)
         found.append(journal)
     return found
 

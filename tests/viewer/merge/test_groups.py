@@ -9,7 +9,6 @@ import pytest
 from disttrace_viewer.merge.surveying import survey
 from disttrace_viewer.trace.model import Group
 from support.journals import MS, T0, Journal, workers
-from support.scenes import fail
 
 
 def groups(folder: Path) -> list[Group]:
@@ -175,5 +174,5 @@ def test_no_group_spans_a_restart(tmp_path: Path, *, ended: bool) -> None:
             )  # fmt: skip
             journal.group(None, rank=rank, size=2)
             if ended and not attempt:
-                fail(journal, (500 + 20 * rank) * MS, "ValueError", "bad")
+                journal.fail((500 + 20 * rank) * MS, "ValueError", "bad")
     assert [ranks(group) for group in groups(tmp_path)] == [[0, 1], [0, 1]]

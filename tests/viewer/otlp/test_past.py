@@ -13,15 +13,15 @@ import pytest
 pytest.importorskip("opentelemetry.sdk")
 
 import disttrace
-from support.journals import MS
-from support.scenes import S, fail, steps
+from support.journals import MS, S
+from support.scenes import steps
 
 
 def test_findings_are_events_of_ends(tmp_path: Path) -> None:
     """Of the rank that failed, and of the one that waited for it; not of the third, which left."""
     for journal, group in steps(tmp_path / "job", 3):
         if journal.rank == 1:
-            fail(journal, 3 * S, "ValueError", "bad batch")
+            journal.fail(3 * S, "ValueError", "bad batch")
         elif journal.rank == 0:
             journal.begin(journal.collective(group), 200 * MS, q=3)
             journal.define("exit", t=4 * S, how="normal", code=1)

@@ -32,9 +32,9 @@ from disttrace_viewer.states.reduce import WINDOW, reduce
 from disttrace_viewer.states.state import MOST_BYTES, State, StateError, merge, pack, unpack
 from disttrace_viewer.trace.model import LaunchedJob, Stream
 from disttrace_viewer.trace.operation import Op
-from support.journals import MS
+from support.journals import MS, PEER_GONE, S
 from support.processes import python
-from support.scenes import PEER_GONE, S, alive, beat, fail, nobody_knows, steps, told
+from support.scenes import alive, nobody_knows, steps, told
 from support.states import hang
 
 
@@ -310,9 +310,9 @@ def test_a_first_difference_is_told_where_it_is_over(tmp_path: Path, other: Sequ
             number = journal.begin(barrier, 900 * MS, q=5)
             journal.end(number, MS, x=error)
             kind, text = PEER_GONE.split(": ", 1)
-            fail(journal, 902 * MS, kind, text)
+            journal.fail(902 * MS, kind, text)
         else:
-            fail(journal, 899 * MS, "RuntimeError", "too many bytes")
+            journal.fail(899 * MS, "RuntimeError", "too many bytes")
     by_states = job.judged([str(tmp_path)], choose=all_of, look=nobody_knows)
     (found,) = by_states.findings
     assert (found.kind, found.certainty, found.seq) == ("shape_mismatch", "certain", 2)
@@ -335,9 +335,9 @@ def test_a_member_that_went_on_is_named_with_the_others(tmp_path: Path) -> None:
         if journal.rank == 1:
             journal.begin(journal.collective(group), 203 * MS, q=3)
         if journal.rank == 2:
-            fail(journal, 202 * MS, "RuntimeError", "cannot allocate memory")
+            journal.fail(202 * MS, "RuntimeError", "cannot allocate memory")
         else:
-            beat(journal, 20)
+            journal.beat(20)
     (found,) = job.judged([str(tmp_path)], choose=all_of, look=nobody_knows).findings
     assert (found.kind, found.certainty) == ("shape_mismatch", "certain")
     assert "rank 2 broadcast with 4 elements" in found.summary
@@ -391,9 +391,9 @@ def test_who_passed_what_stands_in_no_call_is_not_told_with_sizes(tmp_path: Path
             again = journal.collective(group, shapes=[[3]]) if sizes and number == 2 else call
             journal.end(journal.begin(again, (200 + number) * MS, q=number, **more), 9)
         if journal.rank:
-            beat(journal, 20)
+            journal.beat(20)
         else:
-            fail(journal, 400 * MS, "RuntimeError", "too many bytes")
+            journal.fail(400 * MS, "RuntimeError", "too many bytes")
     (found,) = job.judged([str(tmp_path)], choose=all_of, look=nobody_knows).findings
     assert (found.kind, found.culprits) == ("shape_mismatch", ())
     assert "rank 0 all_reduce with 3 elements" in found.summary

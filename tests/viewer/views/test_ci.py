@@ -12,7 +12,6 @@ import pytest
 from disttrace import cli
 from disttrace_viewer.views.ci import github, junit
 from support.journals import MS, workers
-from support.scenes import leave
 
 
 def finding(**changes: Any) -> dict[str, Any]:
@@ -104,7 +103,7 @@ def test_the_command_gives_all(tmp_path: Path, capfdbinary: pytest.CaptureFixtur
     first, second = workers(tmp_path, 2)
     first.begin(first.collective(first.world(), "all_gather"), 100 * MS, q=1)
     second.run(second.collective(second.world()), 100 * MS, MS, q=1)
-    leave(second, 200 * MS)
+    second.leave(200 * MS)
     found = {}
     for arguments in (["--json"], ["--format", "json"], ["--format", "github"]):
         assert cli.main(["diagnose", str(tmp_path), *arguments]) == 1

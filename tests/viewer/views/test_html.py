@@ -18,9 +18,9 @@ from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views import jsonl
 from disttrace_viewer.views.timeline import content
 from support.browser import Browser
-from support.journals import MS, Journal, bulk, training, workers
+from support.journals import MS, Journal, S, bulk, training, workers
 from support.pages import Page, page
-from support.scenes import S, alive, stand
+from support.scenes import alive
 
 LOOKS = ("light", "light", "dark")
 NASTY = "</script><script>alert(1)</script><!--"
@@ -68,7 +68,7 @@ def hang(tmp_path: Path) -> Path:
         if rank == 0:
             journal.begin(journal.collective(group, "barrier"), t=80 * MS, q=2)
         else:
-            stand(journal, 80 * MS, "loader.py", 7, "fetch")
+            journal.stand(80 * MS, "loader.py", 7, "fetch")
     return tmp_path / "journals"
 
 
@@ -268,7 +268,7 @@ def hang64(tmp_path: Path) -> Path:
         for step in range(1, 6):
             journal.run(call, t=step * 100 * MS + rank * MS // 10, d=20 * MS, q=step)
         if rank == 61:
-            stand(journal, 2 * S, "many.py", 8, "load_batch")
+            journal.stand(2 * S, "many.py", 8, "load_batch")
         else:
             journal.begin(call, t=600 * MS, q=6)
     return tmp_path / "hang64"

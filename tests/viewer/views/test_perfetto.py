@@ -20,8 +20,7 @@ from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.views import jsonl
 from disttrace_viewer.views.timeline import perfetto, tracks
-from support.journals import MS, T0, UNIX_NS, Journal, bulk, training, workers
-from support.scenes import S, beat, fail
+from support.journals import MS, T0, UNIX_NS, Journal, S, bulk, training, workers
 from viewer.views.test_html import data
 
 Event = dict[str, Any]
@@ -127,7 +126,7 @@ def job(tmp_path: Path) -> Path:
     second.run(send, t=64 * MS, d=MS, q=1)
     first.begin(first.collective(groups[0], "barrier"), t=80 * MS, q=5)
     for journal in (first, second):
-        beat(journal, 30)
+        journal.beat(30)
     return tmp_path
 
 
@@ -252,7 +251,7 @@ def test_ends_of_processes_are_marks(tmp_path: Path) -> None:
     """An uncaught exception with its text."""
     (journal,) = workers(tmp_path, 1)
     journal.run(journal.collective(journal.world()), t=20 * MS, d=MS, q=1)
-    fail(journal, S, "ValueError", "no number")
+    journal.fail(S, "ValueError", "no number")
     marks = [e["name"] for e in events(tmp_path) if e["ph"] == "i" and e["cat"] == "end"]
     assert marks == ["ValueError: no number", "end (exception)"]
 

@@ -31,7 +31,7 @@ from disttrace_viewer.views.terminal.diagnosis import details
 from disttrace_viewer.views.terminal.screen import lines
 from disttrace_viewer.views.terminal.top import Headline, Snapshot, TopRow, activity_of, snapshot_of
 from support.journals import MS, Journal, workers
-from support.scenes import alive, stand, store_call
+from support.scenes import alive
 
 
 def verdict_of(folder: Path) -> Verdict:
@@ -188,7 +188,7 @@ def test_an_agent_that_polls_a_store_has_no_rate(tmp_path: Path) -> None:
     journal.run(journal.collective(journal.world()), t=MS, d=MS, q=1)
     agent = Journal(tmp_path, pid=900, role="agent")
     for step in range(10):
-        agent.run(store_call(agent, "get", 9), t=step * MS, d=MS // 2, k="done")
+        agent.run(agent.store_call("get", 9), t=step * MS, d=MS // 2, k="done")
     found = activity_of(Exchanges(align(load([str(tmp_path)]))))
     assert found.ops_per_s == {journal.process: 0.2}
 
@@ -264,7 +264,7 @@ def test_eighty_columns_show_lines_and_operations_of_long_names(
     for journal in alive(workers(tmp_path, 64), 30):
         call = journal.collective(journal.world(), stack=journal.stack((f"/w/{file}", 44, "main")))
         if journal.rank == 22:
-            stand(journal, MS, f"/w/{file}", 57, "wait_for_the_loader_of_the_validation_set")
+            journal.stand(MS, f"/w/{file}", 57, "wait_for_the_loader_of_the_validation_set")
         else:
             journal.begin(call, t=MS, q=1)
     assert main(["top", "--once", str(tmp_path), "--width", "80"]) == 0
