@@ -1,17 +1,12 @@
-"""Every regular expression of the product, and how long each takes for texts made against it."""
+"""Every regular expression of the product, and whether a search with it takes linear time."""
 
 from __future__ import annotations
 
 import ast
-import faulthandler
 import importlib
-import itertools
 import pkgutil
-import random
 import re
-import signal
 import sys
-import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -199,22 +194,25 @@ class _Look:
         takes, begins = self.characters(body), self.first(body)[0]
         behind = before | {takes} if least else before
         if most <= MANY:
+            for inner in _repeats(body) if most > 1 else ():
+                if inner[1][1] <= MANY < most * inner[1][1] and begins & self.characters([inner]):
+                    self.fault(node, "of runs that begin alike, many times together", takes)
             self.sequence(body, after=after, before=before, can_fail=can_fail)
             return behind
-        if _repeats(body, most=MANY):  # a run within a run
+        if any(inner[1][1] > MANY for inner in _repeats(body)):  # a run within a run
             self.sequence(body, after=begins | after, before=before, can_fail=True)
         if can_fail and all(takes & each for each in before):
-            self.fault(node, "may begin anywhere in its own run", takes)
+            self.fault(node, "without a bound may begin anywhere in its own run", takes)
         if not begins & after:
             return behind
         is_line = frozenset("\n") in before and "\n" not in takes
         if START not in before and not is_line:
-            self.fault(node, "begins like what follows", begins & after)
+            self.fault(node, "without a bound begins like what follows", begins & after)
         return frozenset()  # what follows may begin anywhere
 
     def fault(self, node: Node, why: str, characters: frozenset[str]) -> None:
         few = "".join(sorted(characters, key=lambda c: (not c.isalnum(), c))[:6])
-        self.found.append(f"a repeat without a bound {why} ({few!r}): {node}")
+        self.found.append(f"a repeat {why} ({few!r}): {node}")
 
     def first(self, nodes: Nodes) -> tuple[frozenset[str], bool]:
         """What may be the first character of these, and whether they may be empty."""
@@ -316,121 +314,23 @@ def _inside(nodes: Nodes) -> Iterator[Node]:
             yield from _inside(list(argument[1]))
 
 
-def _repeats(nodes: Nodes, *, most: int) -> bool:
-    return any(str(code) in REPEATS and argument[1] > most for code, argument in _inside(nodes))
+def _repeats(nodes: Nodes) -> list[Node]:
+    return [node for node in _inside(nodes) if str(node[0]) in REPEATS]
 
 
 def _asserts(nodes: Nodes) -> bool:
     return any(str(code) in ("AT", "ASSERT", "ASSERT_NOT") for code, _ in _inside(nodes))
 
 
-# -- how long it takes -----------------------------------------------------------------------------
-
-FEW, MORE = 1_000, 16_000
-SOON_S = 0.0008
-"""What a linear search in ``FEW`` characters is well within, and one that is not is beyond."""
-LONG_S = 0.3
-"""What a linear search in 64,000 is within, and a quadratic one ten times beyond."""
-GROWTH = 9.0
-"""Of the time from ``MORE`` characters to four times as many: 4, and 16 if it is quadratic."""
-
-
-class _LateError(Exception):
-    """It takes too long: measured no further."""
-
-
-def pieces(pattern: str | bytes, flags: int) -> list[str]:
-    """Texts of up to four characters: of each class, each letter, and what stands side by side."""
-    order = _order(pattern, flags)
-    kinds: dict[tuple[bool, ...], str] = {}
-    for character in sorted(ALPHABET, key=lambda c: (not c.isalnum(), not c.isprintable(), c)):
-        kinds.setdefault(tuple(character in each for each in order), character)
-    letters = list(kinds.values())
-    drawn = random.Random(repr(pattern))
-    walk = _walk(order)
-    classes = [c for c in letters if sum(c in each for each in order) > 1] or letters
-    pairs = [a + b for a in classes[:7] for b in classes[:7]]
-    longer = ["".join(drawn.choices(classes, k=n)) for n in (3, 4) for _ in range(12)]
-    beside = [walk[i : i + n] for i in range(len(walk)) for n in (2, 3, 4)]
-    found = {
-        *letters[:12], "a", "a.", "a-", "a:", "1 ", *beside[:12],
-        *drawn.sample(beside, min(len(beside), 20)),
-    }  # fmt: skip
-    return sorted({*found, *pairs, *longer} - {""})
-
-
-def begins(pattern: str | bytes, flags: int) -> str:
-    """How what it matches begins."""
-    return _walk(_order(pattern, flags))[:10]
-
-
-def _order(pattern: str | bytes, flags: int) -> list[Set]:
-    look = _Look(flags=flags)
-    return [
-        look.characters([node])
-        for node in _inside(list(PARSER.parse(pattern, flags).data))
-        if str(node[0]) in ("LITERAL", "NOT_LITERAL", "IN", "ANY")
-    ]
-
-
-def _walk(order: list[Set]) -> str:
-    return "".join(min(each, key=lambda c: (not c.isalnum(), c), default="") for each in order)
-
-
-def slow(pattern: str | bytes, flags: int) -> Iterator[str]:
-    """The pieces that, repeated, take this pattern more than linear time."""
-    compiled = re.compile(pattern, flags)
-
-    start = begins(pattern, flags)
-
-    def seconds(before: str, piece: str, length: int) -> float:
-        text: Any = before + piece * (length // len(piece)) + "\1"
-        text = text.encode() if isinstance(pattern, bytes) else text
-        signal.setitimer(signal.ITIMER_PROF, 4)
-        try:
-            begin = time.process_time()
-            for _ in compiled.finditer(text):
-                pass
-            compiled.fullmatch(text)
-            return time.process_time() - begin
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-
-    first = {}
-    for text in itertools.product({"", start}, pieces(pattern, flags)):
-        try:
-            first[text] = seconds(*text, FEW)
-        except _LateError:
-            yield f"{text!r} ends not in time"
-            return
-    longest = sorted(first, key=lambda text: -first[text])[:3]
-    for text in (text for text in longest if first[text] > SOON_S):
-        try:
-            more = min(seconds(*text, 4 * MORE) for _ in range(2))
-            few = min(seconds(*text, MORE) for _ in range(3)) if more > LONG_S else more
-        except _LateError:
-            yield f"{text!r} ends not in time"
-            return
-        if more > GROWTH * few:
-            yield f"{text!r}: {few:.2f} s, {more:.2f} s of four times as many"
-
-
-def _late(*_: object) -> None:
-    raise _LateError
-
-
 def main() -> int:
-    """Print what is wrong by ``--form`` or ``--time``, of all patterns or one."""
-    faulthandler.dump_traceback_later(100, exit=True)
-    signal.signal(signal.SIGPROF, _late)
-    wrong = faults if sys.argv[1] == "--form" else slow
-    given: Found = {(sys.argv[2], 0): "given"} if sys.argv[2:] else of_product()
+    """Print what is wrong with any pattern, and how many there are."""
+    found = of_product()
     count = 0
-    for (pattern, flags), where in given.items():
-        for each in wrong(pattern, flags):
+    for (pattern, flags), where in found.items():
+        for each in faults(pattern, flags):
             print(f"{where}: {pattern!r}: {each}")
             count += 1
-    print(len(given), "patterns")
+    print(len(found), "patterns")
     return min(count, 100)
 
 
