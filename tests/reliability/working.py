@@ -23,9 +23,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -37,13 +38,36 @@ STALL_S, PATIENCE_S = 10.0, 150.0
 LATER_S = {"gil held, computing": 90.0}
 """Once one has been reported, until it is judged: it might be a long call."""
 HEAD = """
-import datetime, os, sys, time, threading, tempfile
+import ctypes, datetime, fcntl, gzip, hashlib, multiprocessing, os, pickle, queue, random, re
+import select, shutil, signal, socket, sqlite3, subprocess, sys, tempfile, threading, time, urllib.request
+from concurrent.futures import ThreadPoolExecutor
 import torch, torch.distributed as dist
 RANK, FOLDER, URL = int(os.environ["RANK"]), sys.argv[1], sys.argv[2]
+SOON = datetime.timedelta(seconds=24)
 def start(seconds=1800):
     dist.init_process_group("gloo", store=dist.FileStore(FOLDER + "/store", 2), rank=RANK,
                             world_size=2, timeout=datetime.timedelta(seconds=seconds))
     dist.barrier()
+def computed(seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        sum(range(1000))
+def count():
+    while True:
+        sum(n * n for n in range(1000))
+def square(n):
+    for _ in range(2000):
+        sum(range(1000))
+    return n
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10**6
+    def __getitem__(self, index):
+        computed(3)
+        return index
+class Stuck(Slow):
+    def __getitem__(self, index):
+        threading.Event().wait()
 """
 TAIL = """
 if __name__ == "__main__":
@@ -55,186 +79,104 @@ if __name__ == "__main__":
 WORK = {
     "map": """
 def tokenize(line):
-    found = []
-    for word in line.split():
-        found.append(hash(word) % 50_000)
-    return found
-def work():
-    while True:
-        [tokenize("the quick brown fox jumps over " * 50) for _ in range(100)]
+    return [hash(word) % 50_000 for word in line.split()]
+while True:
+    [tokenize("the quick brown fox jumps over " * 50) for _ in range(100)]
 """,
     "regular expressions": """
-import re
-WORD = re.compile(r"\\w+|[^\\w\\s]")
-def work():
-    kept = {}
-    for number in range(10**9):
-        for word in WORD.findall("the quick, brown fox; jumps over. " * 20):
-            kept[word] = number
+word, kept = re.compile(r"\\w+|[^\\w\\s]"), {}
+for number in range(10**9):
+    for one in word.findall("the quick, brown fox; jumps over. " * 20):
+        kept[one] = number
 """,
     "save": """
-def work():
-    state = {str(n): torch.ones(4 << 20) for n in range(8)}
-    while True:
-        torch.save(state, FOLDER + "/model.pt")
+state = {str(n): torch.ones(4 << 20) for n in range(8)}
+while True:
+    torch.save(state, FOLDER + "/model.pt")
 """,
     "save slowly": """
-def work():
-    with open(FOLDER + "/model.bin", "wb") as file:
-        while True:
-            file.write(bytes(256 << 10))
-            file.flush()
-            os.fsync(file.fileno())
-            file.seek(0)
-            time.sleep(0.3)
+with open(FOLDER + "/model.bin", "wb") as file:
+    while True:
+        file.write(bytes(256 << 10))
+        file.flush()
+        os.fsync(file.fileno())
+        file.seek(0)
+        time.sleep(0.3)
 """,
     "compile": """
-def work():
-    for n in range(1000):
-        torch._dynamo.reset()
-        layers = [torch.nn.Linear(8 + n, 8 + n) for _ in range(6)]
-        torch.compile(torch.nn.Sequential(*layers, torch.nn.GELU()))(torch.ones(4, 8 + n))
+for n in range(1000):
+    torch._dynamo.reset()
+    layers = [torch.nn.Linear(8 + n, 8 + n) for _ in range(6)]
+    torch.compile(torch.nn.Sequential(*layers, torch.nn.GELU()))(torch.ones(4, 8 + n))
 """,
     "evaluate": """
-def work():
-    model = torch.nn.TransformerEncoderLayer(256, 4, batch_first=True).eval()
-    with torch.no_grad():
-        while True:
-            loss = model(torch.ones(8, 128, 256)).sum()
-            assert loss == loss
+model = torch.nn.TransformerEncoderLayer(256, 4, batch_first=True).eval()
+with torch.no_grad():
+    while True:
+        loss = model(torch.ones(8, 128, 256)).sum()
+        assert loss == loss
 """,
-    "download": """
-import urllib.request
-def work():
-    data = urllib.request.urlopen(URL).read()
-""",
-    "download pieces": """
-import urllib.request
-def work():
-    answer = urllib.request.urlopen(URL)
-    while piece := answer.read(4096):
-        pass
-""",
-    "loader": """
-class Slow(torch.utils.data.Dataset):
-    def __len__(self):
-        return 10**6
-    def __getitem__(self, index):
-        until = time.monotonic() + 3
-        while time.monotonic() < until:
-            sum(range(1000))
-        return index
-def work():
-    for _ in torch.utils.data.DataLoader(Slow(), batch_size=4, num_workers=2):
-        pass
-""",
-    "subprocess": """
-import subprocess
-def work():
-    subprocess.run([sys.executable, "-c", "while True: sum(range(1000))"])
-""",
+    "download": "data = urllib.request.urlopen(URL).read()",
+    "download pieces": "answer = urllib.request.urlopen(URL)\nwhile answer.read(4096): pass",
+    "loader": "for _ in torch.utils.data.DataLoader(Slow(), batch_size=4, num_workers=2): pass",
+    "subprocess": 'subprocess.run([sys.executable, "-c", "while True: sum(range(1000))"])',
     "many subprocesses": """
-import subprocess
-def work():
-    while True:
-        subprocess.run([sys.executable, "-c", "for _ in range(3000): sum(range(1000))"])
+while True:
+    subprocess.run([sys.executable, "-c", "for _ in range(3000): sum(range(1000))"])
 """,
-    "pool": """
-import multiprocessing
-def square(n):
-    for _ in range(2000):
-        sum(range(1000))
-    return n
-def work():
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        pool.map(square, range(10**5))
-""",
+    "pool": 'multiprocessing.get_context("fork").Pool(2).map(square, range(10**5))',
     "compress": """
-import gzip
-def work():
-    with gzip.open(FOLDER + "/data.gz", "wb") as file:
-        while True:
-            file.write(os.urandom(1 << 20))
-""",
-    "sort": """
-import random
-def work():
+with gzip.open(FOLDER + "/data.gz", "wb") as file:
     while True:
-        found = sorted([random.random() for _ in range(10**6)])
+        file.write(os.urandom(1 << 20))
 """,
+    "sort": "while True: sorted([random.random() for _ in range(10**6)])",
     "pickle": """
-import pickle
-def work():
-    big = [{"a": n, "b": str(n)} for n in range(300_000)]
-    while True:
-        with open(FOLDER + "/big", "wb") as file:
-            pickle.dump(big, file)
+big = [{"a": n, "b": str(n)} for n in range(300_000)]
+while True:
+    with open(FOLDER + "/big", "wb") as file:
+        pickle.dump(big, file)
 """,
     "database": """
-import sqlite3
-def work():
-    base = sqlite3.connect(FOLDER + "/base")
-    base.execute("create table t (a, b)")
-    while True:
-        base.executemany("insert into t values (?, ?)", [(n, "x" * 50) for n in range(5000)])
-        base.commit()
+base = sqlite3.connect(FOLDER + "/base")
+base.execute("create table t (a, b)")
+while True:
+    base.executemany("insert into t values (?, ?)", [(n, "x" * 50) for n in range(5000)])
+    base.commit()
 """,
     "copy": """
-import shutil
-def work():
-    with open(FOLDER + "/from", "wb") as file:
-        file.write(os.urandom(64 << 20))
-    while True:
-        shutil.copyfile(FOLDER + "/from", FOLDER + "/to")
+with open(FOLDER + "/from", "wb") as file:
+    file.write(os.urandom(64 << 20))
+while True:
+    shutil.copyfile(FOLDER + "/from", FOLDER + "/to")
 """,
     "checksum": """
-import hashlib
-def work():
-    with open(FOLDER + "/from", "wb") as file:
-        file.write(os.urandom(32 << 20))
-    while True:
-        with open(FOLDER + "/from", "rb") as file:
-            hashlib.sha256(file.read())
+with open(FOLDER + "/from", "wb") as file:
+    file.write(os.urandom(32 << 20))
+while True:
+    with open(FOLDER + "/from", "rb") as file:
+        hashlib.sha256(file.read())
 """,
     "dcp": """
 import torch.distributed.checkpoint as dcp
-def work():
-    state = {str(n): torch.ones(1 << 20) for n in range(16)}
-    for n in range(10**6):
-        dcp.save(state, checkpoint_id=f"{FOLDER}/dcp{n % 2}", no_dist=True)
+state = {str(n): torch.ones(1 << 20) for n in range(16)}
+for n in range(10**6):
+    dcp.save(state, checkpoint_id=f"{FOLDER}/dcp{n % 2}", no_dist=True)
 """,
-    "executor": """
-from concurrent.futures import ThreadPoolExecutor
-def count():
-    while True:
-        sum(n * n for n in range(1000))
-def work():
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(count).result()
-""",
+    "executor": "ThreadPoolExecutor(1).submit(count).result()",
     "thread, looked at": """
-def count():
-    while True:
-        sum(n * n for n in range(1000))
-def work():
-    one = threading.Thread(target=count, daemon=True)
-    one.start()
-    while one.is_alive():
-        time.sleep(0.01)
+one = threading.Thread(target=count, daemon=True)
+one.start()
+while one.is_alive():
+    time.sleep(0.01)
 """,
-    "gil held": """
-def work():
-    while True:
-        sum(range(10**9))
-""",
+    "gil held": "while True: sum(range(10**9))",
     "accelerate": """
 import accelerate
-def work():
-    os.environ["MASTER_ADDR"] = "127.0.0.1"
-    state = accelerate.PartialState(cpu=True)
-    with state.main_process_first():
-        while True:
-            {n: str(n) for n in range(10_000)}
+os.environ["MASTER_ADDR"] = "127.0.0.1"
+with accelerate.PartialState(cpu=True).main_process_first():
+    while True:
+        {n: str(n) for n in range(10_000)}
 """,
     "lightning": """
 import lightning
@@ -249,206 +191,97 @@ class Model(lightning.LightningModule):
         return self.layer(batch).sum()
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.1)
-def work():
-    data = torch.utils.data.DataLoader(torch.ones(10**5, 512), batch_size=64)
-    lightning.Trainer(accelerator="cpu", devices=1, num_sanity_val_steps=-1, logger=False,
-                      enable_checkpointing=False, max_epochs=1).fit(Model(), data, data)
+data = torch.utils.data.DataLoader(torch.ones(10**5, 512), batch_size=64)
+lightning.Trainer(accelerator="cpu", devices=1, num_sanity_val_steps=-1, logger=False,
+                  enable_checkpointing=False, max_epochs=1).fit(Model(), data, data)
 """,
     "transformers": """
 import transformers
-def work():
-    model = transformers.BertModel(transformers.BertConfig(num_hidden_layers=8))
-    while True:
-        model.save_pretrained(FOLDER + "/bert")
+model = transformers.BertModel(transformers.BertConfig(num_hidden_layers=8))
+while True:
+    model.save_pretrained(FOLDER + "/bert")
 """,
 }
 STUCK = {
-    "lock": "def work():\n    lock = threading.Lock()\n    lock.acquire()\n    lock.acquire()\n",
-    "recv": """
-import socket
-def work():
-    one, other = socket.socketpair()
-    one.recv(1)
-""",
-    "silent server": """
-import urllib.request
-def work():
-    urllib.request.urlopen(URL + "silent").read()
-""",
-    "accept": """
-import socket
-def work():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.accept()
-""",
-    "select": """
-import select, socket
-def work():
-    one, other = socket.socketpair()
-    select.select([one], [], [])
-""",
-    "fifo open": 'def work():\n    os.mkfifo(FOLDER + "/fifo")\n    open(FOLDER + "/fifo")\n',
-    "fifo read": """
-def work():
-    os.mkfifo(FOLDER + "/fifo")
-    fd = os.open(FOLDER + "/fifo", os.O_RDWR)
-    os.read(fd, 1)
-""",
-    "stopped": "import signal\ndef work():\n    os.kill(os.getpid(), signal.SIGSTOP)\n",
-    "gil held": "import ctypes\ndef work():\n    ctypes.PyDLL(None).sleep(600)\n",
-    "gil held, computing": 'import re\ndef work():\n    re.match(r"(a+)+$", "a" * 60 + "b")\n',
-    "turns": "def work():\n    while True: pass\n",
-    "turns, looking": """
-def work():
-    one = threading.Event()
-    while not one.is_set():
-        pass
-""",
-    "turns, with pauses": """
-import queue
-def work():
-    one = queue.Queue()
-    while not one.empty() is False:
-        time.sleep(0.001)
-""",
-    "queue": "import queue\ndef work():\n    queue.Queue().get()\n",
-    "queue of processes": """
-import multiprocessing
-def work():
-    multiprocessing.get_context("spawn").Queue().get()
-""",
-    "condition": """
-def work():
-    with (one := threading.Condition()):
-        one.wait()
-""",
-    "event, again and again": """
-def work():
-    one = threading.Event()
-    while not one.wait(1):
-        pass
-""",
+    "lock": "lock = threading.Lock()\nlock.acquire()\nlock.acquire()",
+    "recv": "one, other = socket.socketpair()\none.recv(1)",
+    "silent server": 'urllib.request.urlopen(URL + "silent").read()',
+    "accept": 'socket.create_server(("127.0.0.1", 0)).accept()',
+    "select": "one, other = socket.socketpair()\nselect.select([one], [], [])",
+    "fifo open": 'os.mkfifo(FOLDER + "/fifo")\nopen(FOLDER + "/fifo")',
+    "fifo read": 'os.mkfifo(FOLDER + "/fifo")\nos.read(os.open(FOLDER + "/fifo", os.O_RDWR), 1)',
+    "stopped": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "gil held": "ctypes.PyDLL(None).sleep(600)",
+    "gil held, computing": 're.match(r"(a+)+$", "a" * 60 + "b")',
+    "turns": "while True: pass",
+    "turns, looking": "one = threading.Event()\nwhile not one.is_set(): pass",
+    "turns, with pauses": "one = queue.Queue()\nwhile one.empty(): time.sleep(0.001)",
+    "queue": "queue.Queue().get()",
+    "queue of processes": 'multiprocessing.get_context("spawn").Queue().get()',
+    "condition": "with (one := threading.Condition()): one.wait()",
+    "event, again and again": "one = threading.Event()\nwhile not one.wait(1): pass",
     "file lock": """
-import fcntl
-def work():
-    first = open(FOLDER + "/lock", "w")
-    if (child := os.fork()) == 0:
-        held = open(FOLDER + "/lock")  # a lock ends with its file
-        fcntl.flock(held, fcntl.LOCK_EX)
-        time.sleep(600)
-    time.sleep(0.5)
-    fcntl.flock(first, fcntl.LOCK_EX)
+first = open(FOLDER + "/lock", "w")
+if (child := os.fork()) == 0:
+    held = open(FOLDER + "/lock")  # a lock ends with its file
+    fcntl.flock(held, fcntl.LOCK_EX)
+    time.sleep(600)
+time.sleep(0.5)
+fcntl.flock(first, fcntl.LOCK_EX)
 """,
-    "child": """
-import subprocess
-def work():
-    subprocess.run(["sleep", "600"])
-""",
-    "loader": """
-class Stuck(torch.utils.data.Dataset):
-    def __len__(self):
-        return 100
-    def __getitem__(self, index):
-        threading.Event().wait()
-def work():
-    for _ in torch.utils.data.DataLoader(Stuck(), num_workers=2):
-        pass
-""",
-    "poll": """
-def work():
-    while not os.path.exists(FOLDER + "/ready"):
-        time.sleep(0.25)
-""",
+    "child": 'subprocess.run(["sleep", "600"])',
+    "loader": "for _ in torch.utils.data.DataLoader(Stuck(), num_workers=2): pass",
+    "poll": 'while not os.path.exists(FOLDER + "/ready"): time.sleep(0.25)',
     "thread": """
-def work():
-    thread = threading.Thread(target=threading.Event().wait, daemon=True)
-    thread.start()
-    thread.join()
+thread = threading.Thread(target=threading.Event().wait, daemon=True)
+thread.start()
+thread.join()
 """,
 }
-MADE = "start()\ngroup = dist.new_group(timeout=datetime.timedelta(seconds=25))\n"
+STORE = 'start()\nstore = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)\n'
+LATER = "work = dist.all_reduce(torch.ones(4), async_op=True); time.sleep(4); work.wait()"
 LIMITS = {
-    **{
-        f"{name}, {seconds} s": f"start({seconds})\nif RANK: time.sleep(90)\nbegun()\n{call}\n"
-        for name, seconds, call in (
-            ("all_reduce", 22, "dist.all_reduce(torch.ones(4))"),
-            ("barrier", 27, "dist.barrier()"),
-            ("broadcast", 31, "dist.broadcast(torch.ones(4), 1)"),
-            ("all_gather", 25, "dist.all_gather([torch.ones(4)] * 2, torch.ones(4))"),
-            ("reduce", 23, "dist.reduce(torch.ones(4), 0)"),
-            ("gather", 24, "dist.gather(torch.ones(4), [torch.ones(4)] * 2)"),
-            ("scatter", 26, "dist.scatter(torch.ones(4), None, 1)"),
-            ("all_to_all_single", 28, "dist.all_to_all_single(torch.ones(4), torch.ones(4))"),
-            ("recv", 29, "dist.recv(torch.ones(4), 1)"),
-            ("objects", 30, "dist.all_gather_object([None] * 2, 4)"),
-            ("asynchronous", 21, "dist.all_reduce(torch.ones(4), async_op=True).wait()"),
-            (
-                "asynchronous, later",
-                33,
-                "work = dist.all_reduce(torch.ones(4), async_op=True); time.sleep(4); work.wait()",
-            ),
-        )
-    },
-    "a group's own": f"""{MADE}
-if RANK: time.sleep(90)
-begun()
-dist.all_reduce(torch.ones(4), group=group)
-""",
-    "changed": """
-start(900)
-dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=24))
-if RANK: time.sleep(90)
-begun()
-dist.all_reduce(torch.ones(4))
-""",
-    "allowed": """
-import disttrace
-start(12)
-disttrace.allow(0.25)
-if RANK: time.sleep(90)
-begun()
-dist.all_reduce(torch.ones(4))
-""",
-    "monitored_barrier": """
-start()
-if RANK: time.sleep(90)
-begun()
-dist.monitored_barrier(timeout=datetime.timedelta(seconds=23))
-""",
-    "store.wait": """
-start()
-store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-if RANK: time.sleep(90)
-begun()
-store.wait(["key"], datetime.timedelta(seconds=22))
-""",
-    "store.get": """
-start()
-store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-store.set_timeout(datetime.timedelta(seconds=25))
-if RANK: time.sleep(90)
-begun()
-store.get("key")
-""",
-    "a prefix store": """
-start()
-base = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-store = dist.PrefixStore("a", base)
-store.set_timeout(datetime.timedelta(seconds=24))
-if RANK: time.sleep(90)
-begun()
-store.get("key")
-""",
-    "workers of a store": """
-if RANK: time.sleep(90)
-begun()
-dist.TCPStore("127.0.0.1", 0, 2, True, datetime.timedelta(seconds=26))
-""",
-}
+    "all_reduce, 22 s": ("start(22)", "dist.all_reduce(torch.ones(4))"),
+    "barrier, 27 s": ("start(27)", "dist.barrier()"),
+    "broadcast, 31 s": ("start(31)", "dist.broadcast(torch.ones(4), 1)"),
+    "all_gather, 25 s": ("start(25)", "dist.all_gather([torch.ones(4)] * 2, torch.ones(4))"),
+    "reduce, 23 s": ("start(23)", "dist.reduce(torch.ones(4), 0)"),
+    "gather, 24 s": ("start(24)", "dist.gather(torch.ones(4), [torch.ones(4)] * 2)"),
+    "scatter, 26 s": ("start(26)", "dist.scatter(torch.ones(4), None, 1)"),
+    "all_to_all_single, 28 s":
+        ("start(28)", "dist.all_to_all_single(torch.ones(4), torch.ones(4))"),
+    "recv, 29 s": ("start(29)", "dist.recv(torch.ones(4), 1)"),
+    "objects, 30 s": ("start(30)", "dist.all_gather_object([None] * 2, 4)"),
+    "asynchronous, 21 s": ("start(21)", "dist.all_reduce(torch.ones(4), async_op=True).wait()"),
+    "asynchronous, later, 33 s": ("start(33)", LATER),
+    "a group's own": (
+        "start()\ngroup = dist.new_group(timeout=datetime.timedelta(seconds=25))",
+        "dist.all_reduce(torch.ones(4), group=group)",
+    ),
+    "changed": (
+        "start(900)\ndist.distributed_c10d._set_pg_timeout(SOON)",
+        "dist.all_reduce(torch.ones(4))",
+    ),
+    "allowed":
+        ("import disttrace\nstart(12)\ndisttrace.allow(0.25)", "dist.all_reduce(torch.ones(4))"),
+    "monitored_barrier":
+        ("start()", "dist.monitored_barrier(timeout=datetime.timedelta(seconds=23))"),
+    "store.wait": (STORE, 'store.wait(["key"], datetime.timedelta(seconds=22))'),
+    "store.get": (f"{STORE}store.set_timeout(datetime.timedelta(seconds=25))", 'store.get("key")'),
+    "a prefix store": (
+        f'{STORE}store = dist.PrefixStore("a", store)\nstore.set_timeout(SOON)',
+        'store.get("key")',
+    ),
+    "workers of a store":
+        ("", 'dist.TCPStore("127.0.0.1", 0, 2, True, datetime.timedelta(seconds=26))'),
+}  # fmt: skip
+"""What all do first, and the wait of rank 0 that has a limit."""
 ENDS = """
-def begun():
-    import atexit
-    atexit.register(lambda: print("ended at", time.time(), flush=True))
+import atexit
+{}
+if RANK: time.sleep(90)
+atexit.register(lambda: print("ended at", time.time(), flush=True))
+{}
 """
 
 
@@ -522,7 +355,7 @@ def heard(folder: Path, *kinds: str) -> list[dict[str, Any]]:
 
 def judged(name: str, code: str, url: str, *, works: bool) -> str:
     """Empty where all is right."""
-    with ranks(name, HEAD + code + TAIL, url) as (folder, process):
+    with ranks(name, f"{HEAD}def work():\n{indent(code, '    ')}{TAIL}", url) as (folder, process):
         until = time.monotonic() + PATIENCE_S
         while not (found := heard(folder, "waiting", "stalled")):
             error = (folder / "err0").read_text(errors="replace")
@@ -543,9 +376,9 @@ def judged(name: str, code: str, url: str, *, works: bool) -> str:
     return f"{kinds}, {did}: {found[-1]['summary']}"
 
 
-def struck(name: str, code: str, url: str) -> str:
+def struck(name: str, url: str) -> str:
     """Empty where the limit struck when it was told to, to the second."""
-    with ranks(name, HEAD + ENDS + code, url) as (folder, process):
+    with ranks(name, HEAD + ENDS.format(*LIMITS[name]), url) as (folder, process):
         try:
             process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -571,21 +404,22 @@ def main() -> int:
     parser.add_argument("--load", type=int, default=0)
     asked = parser.parse_args()
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(asked.load)]
-    rows = [("limit", name, code) for name, code in LIMITS.items()] if asked.limits else [
-        *(("work", name, code) for name, code in WORK.items()),
-        *(("stuck", name, code) for name, code in STUCK.items()),
-    ]  # fmt: skip
-    rows = [row for row in rows if asked.match in f"{row[0]} {row[1]}"]
+    kinds: dict[str, Iterable[str]] = {"work": WORK, "stuck": STUCK}
+    kinds = {"limit": LIMITS} if asked.limits else kinds
+    rows = [(kind, name) for kind, table in kinds.items() for name in table]
+    rows = [row for row in rows if asked.match in " ".join(row)]
     right, out = 0, 0
 
-    def one(row: tuple[str, str, str]) -> tuple[tuple[str, str, str], str]:
-        what, name, code = row
-        run = struck if what == "limit" else judged
-        return row, run(name, code, url, **({} if what == "limit" else {"works": what == "work"}))
+    def one(row: tuple[str, str]) -> str:
+        what, name = row
+        if what == "limit":
+            return struck(name, url)
+        works = what == "work"
+        return judged(name, WORK[name] if works else STUCK[name], url, works=works)
 
     try:
         with server() as url, ThreadPoolExecutor(asked.jobs) as pool:
-            for (what, name, _), wrong in pool.map(one, rows):
+            for (what, name), wrong in zip(rows, pool.map(one, rows), strict=True):
                 out += wrong == "not installed"
                 right += not wrong
                 print(f"{'WRONG' if wrong else 'right'}  {what} {name}  {wrong}", flush=True)
