@@ -39,7 +39,7 @@ LATER_S = {"gil held, computing": 90.0}
 """Once one has been reported, until it is judged: it might be a long call."""
 HEAD = """
 import ctypes, datetime, fcntl, gzip, hashlib, multiprocessing, os, pickle, queue, random, re
-import select, shutil, signal, socket, sqlite3, subprocess, sys, tempfile, threading, time, urllib.request
+import select, shutil, signal, socket, sqlite3, subprocess, sys, threading, time, urllib.request
 from concurrent.futures import ThreadPoolExecutor
 import torch, torch.distributed as dist
 RANK, FOLDER, URL = int(os.environ["RANK"]), sys.argv[1], sys.argv[2]
