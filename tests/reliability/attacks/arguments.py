@@ -149,12 +149,8 @@ def methods_of_groups(dist: Any) -> None:
     world: Any = dist.group.WORLD
     backend: Any = world._get_backend(torch.device("cpu"))
     calls: dict[str, Any] = {}
-    for holder, prefix in (
-        (world, "g"),
-        (backend, "b"),
-        (dist.ProcessGroup, "P"),
-        (dist.Work, "W"),
-    ):
+    holders = ((world, "g"), (backend, "b"), (dist.ProcessGroup, "P"), (dist.Work, "W"))
+    for holder, prefix in holders:
         for name in ("allreduce", "broadcast", "reduce", "allgather", "_allgather_base", "gather",
                      "scatter", "reduce_scatter", "_reduce_scatter_base", "alltoall",
                      "alltoall_base", "barrier", "send", "allreduce_coalesced", "wait",
@@ -187,6 +183,14 @@ def methods_of_stores() -> None:
     _drawn(calls, keywords, 3)
 
 
+def _soon(calls: list[Callable[[], Any]]) -> None:
+    """Say what comes of each, and whether that came soon."""
+    for n, call in enumerate(calls):
+        began = time.monotonic()
+        what = _told(call)
+        say(n=n, what=what, soon=time.monotonic() - began < 5)
+
+
 def lists_that_hold_each_other(dist: Any) -> None:
     """Lists of which each holds the one before twice are refused at once, as they were."""
     deep: Any = torch.ones(1)
@@ -203,10 +207,7 @@ def lists_that_hold_each_other(dist: Any) -> None:
         lambda: dist.gather_object(1, deep), lambda: dist.split_group(None, numbers),
         lambda: dist.destroy_process_group(numbers),
     ]  # fmt: skip
-    for n, call in enumerate(calls):  # others of torch's put all of it into their errors
-        began = time.monotonic()
-        what = _told(call)
-        say(n=n, what=what, soon=time.monotonic() - began < 5)
+    _soon(calls)  # others of torch's put all of it into their errors
 
 
 def large_arguments(dist: Any) -> None:
@@ -232,10 +233,7 @@ def large_arguments(dist: Any) -> None:
         lambda: dist.PrefixStore("p" * 5_000_000, store),
         lambda: dist.all_gather_object([None] * 1_000_000, 1), lambda: store.add("n", 2**63 - 1),
     ]  # fmt: skip
-    for n, call in enumerate(calls):
-        began = time.monotonic()
-        what = _told(call)
-        say(n=n, what=what, soon=time.monotonic() - began < 5)
+    _soon(calls)
 
 
 def new_keys_for_ever() -> None:
@@ -276,45 +274,23 @@ def values_that_act(dist: Any) -> None:
     store.set_timeout(datetime.timedelta(milliseconds=50))
     acted = [0]
 
-    class Acts(str):
-        __slots__ = ("kept",)
-
-        def _act(self) -> None:
+    def acting(result: object) -> Callable[..., object]:
+        def act(*_: object) -> object:
             acted[0] += 1
             store.set("acts", str(acted[0]))
             dist.all_reduce(torch.ones(1))
+            return result
 
-        def __str__(self) -> str:
-            self._act()
-            return "acts"
+        return act
 
-        def __len__(self) -> int:
-            self._act()
-            return 4
-
-        def __hash__(self) -> int:
-            self._act()
-            return 1
-
-        def __eq__(self, other: object) -> bool:
-            self._act()
-            return True
-
-        def __bool__(self) -> bool:
-            self._act()
-            return True
-
-        def __repr__(self) -> str:
-            self._act()
-            return "acts"
-
-        def __del__(self) -> None:
-            self._act()
-
+    results = {"__str__": "acts", "__len__": 4, "__hash__": 1, "__eq__": True, "__bool__": True,
+               "__repr__": "acts", "__del__": None}  # fmt: skip
+    methods = {name: acting(result) for name, result in results.items()}
+    acts: Any = type("Acts", (str,), {"__slots__": ("kept",), **methods})
     for call in (store.set, store.get, store.wait, store.check, dist.barrier, dist.new_group):
         asks: Any = call
-        say(text=_told(partial(asks, Acts("a"), Acts("b"))), acted=acted)
-        say(text=_told(partial(asks, [Acts("a")])), acted=acted)
+        say(text=_told(partial(asks, acts("a"), acts("b"))), acted=acted)
+        say(text=_told(partial(asks, [acts("a")])), acted=acted)
     with contextlib.suppress(Exception):
-        dist.all_reduce(torch.ones(1), op=Acts("sum"))
+        dist.all_reduce(torch.ones(1), op=acts("sum"))
     say(acted=acted)

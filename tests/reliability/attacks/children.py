@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -11,17 +12,9 @@ import sys
 import time
 from typing import Any
 
-from reliability.attacks.ground import STALL_S, command, group, reduce, say, stall
+from reliability.attacks.ground import LIBC, STALL_S, command, forked, group, reduce, say, stall
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
 _NEWPID = 0x20000000
-
-
-def _ends(code: int) -> int:
-    pid = os.fork()
-    if pid == 0:
-        os._exit(code)
-    return pid
 
 
 def usage_of_children() -> None:
@@ -37,7 +30,7 @@ def usage_of_children() -> None:
 def wait3_and_wait4() -> None:
     """Both return the program's own children only, and then say that there is none."""
     group()
-    mine = {_ends(n) for n in range(3)}
+    mine = {forked(n) for n in range(3)}
     stall(3)
     found: list[tuple[bool, int]] = []
     try:
@@ -84,9 +77,9 @@ def ignored_sigchld() -> None:
     """With SIGCHLD ignored children vanish by themselves, before a stall and after it."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     group()
-    _ends(1)
+    forked(1)
     stall(3)
-    _ends(2)
+    forked(2)
     time.sleep(0.3)
     try:
         os.wait()
@@ -114,7 +107,7 @@ def signal_descriptor() -> None:
     everything = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
     signal.pthread_sigmask(signal.SIG_BLOCK, everything)
     mask = (ctypes.c_uint64 * 16)(*([0xFFFFFFFFFFFFFFFF] * 16))
-    fd = _LIBC.signalfd(-1, mask, os.O_NONBLOCK)
+    fd = LIBC.signalfd(-1, mask, os.O_NONBLOCK)
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     came = []
@@ -128,7 +121,7 @@ def signal_descriptor() -> None:
 def new_pid_namespace() -> None:
     """After unshare(CLONE_NEWPID) the program's next child is the first of the new namespace."""
     group()
-    say(failed=_LIBC.unshare(_NEWPID))  # of this thread
+    say(failed=LIBC.unshare(_NEWPID))  # of this thread
     stall(3)
     for _ in range(2):
         reader, writer = os.pipe()
@@ -215,19 +208,23 @@ def asyncio_children() -> None:
 
 def subreaper_with_grandchildren() -> None:
     """A program that adopts orphans gets its own ones, and then has no child."""
-    _LIBC.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+    LIBC.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     group()
     if os.fork() == 0:
         if os.fork() == 0:
             time.sleep(3 * STALL_S)
             os._exit(7)
         os._exit(3)
-    codes = []
-    try:
+    say(codes=_codes())
+
+
+def _codes() -> list[int]:
+    """Those of all children, until there is none."""
+    found: list[int] = []
+    with contextlib.suppress(ChildProcessError):
         while True:
-            codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
-    except ChildProcessError:
-        say(codes=codes)
+            found.append(os.waitstatus_to_exitcode(os.wait()[1]))
+    return found
 
 
 def _first_process() -> None:
@@ -235,12 +232,7 @@ def _first_process() -> None:
     if os.fork() == 0:
         stall(3)
         os._exit(5)
-    codes = []
-    try:
-        while True:
-            codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
-    except ChildProcessError:
-        say(pid=os.getpid(), codes=codes)
+    say(pid=os.getpid(), codes=_codes())
     stall(2)
     try:
         os.waitpid(-1, os.WNOHANG)

@@ -12,10 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from reliability.attacks.ground import child, command, descriptors, group, reduce, say, stall
+from reliability.attacks.ground import MUCH, child, command, descriptors, group, reduce, say, stall
 
-_MUCH = 40_000
-"""Operations that fill several windows."""
 _LOUD = {k: v for k, v in os.environ.items() if k not in ("DISTTRACE_PARENT", "DISTTRACE_QUIET")}
 
 
@@ -23,7 +21,7 @@ def _standard_streams_closed() -> None:
     for fd in (0, 1, 2):
         os.close(fd)
     dist = group()
-    reduce(dist, _MUCH)
+    reduce(dist, MUCH)
     stall(3)
     for fd in (0, 1, 2):
         try:
@@ -82,7 +80,7 @@ def numbers_copied_over(dist: Any) -> None:
             kind = descriptors().get(fd, "")
             if kind.endswith((".jsonl", ".defs", ".ops")) or "disttrace" in kind:
                 os.dup2(target, fd)
-    reduce(dist, _MUCH)
+    reduce(dist, MUCH)
     stall(2)
     say(size=os.fstat(target).st_size)
 

@@ -1,7 +1,8 @@
-"""What the programs share: a group of one, a stall, and a child that is a program of its own."""
+"""What the programs share: a group of one, a stall, and children that are programs of their own."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import subprocess
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 STALL_S = float(os.environ.get("ATTACK_STALL", "2"))
+LIBC = ctypes.CDLL(None, use_errno=True)
+MUCH = 40_000
+"""Operations that fill several windows."""
 
 
 def group(*, backend: str = "gloo") -> Any:
@@ -48,15 +52,37 @@ def say(**facts: object) -> None:
     sys.stdout.flush()
 
 
-def command(attack: str) -> list[str]:
-    """The command of another function of a theme."""
-    return [sys.executable, "-m", "reliability.attacks", attack]
+def command(attack: str, *numbers: int) -> list[str]:
+    """The command of another function of a theme, which gets these numbers."""
+    return [sys.executable, "-m", "reliability.attacks", attack, *map(str, numbers)]
 
 
-def child(attack: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def child(attack: str, *numbers: int, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run another function of a theme as a program of its own, to its end or for a minute."""
     options = {"timeout": 60, "text": True, **options}
-    return subprocess.run(command(attack), check=False, **options)
+    return subprocess.run(command(attack, *numbers), check=False, **options)
+
+
+def ran(line: list[str], *, last: int = 2, **options: Any) -> None:
+    """Say how a program ended, what it printed, and the last of its errors that are not ours."""
+    options = {"capture_output": True, "text": True, "timeout": 120, "check": False, **options}
+    done = subprocess.run(line, **options)
+    errors = [x for x in done.stderr.splitlines() if not x.startswith("disttrace:")]
+    errors = [x for x in errors if x.strip(">. ")]
+    say(code=done.returncode, out=done.stdout, errors=errors[-last:])
+
+
+def forked(code: int) -> int:
+    """A child that ends at once."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(code)
+    return pid
+
+
+def code_of(pid: int) -> int:
+    """With which a child ends."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def descriptors() -> dict[int, str]:

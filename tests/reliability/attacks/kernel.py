@@ -17,11 +17,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from reliability.attacks.ground import STALL_S, child, command, group, reduce, say, stall
+from reliability.attacks.ground import (
+    LIBC,
+    MUCH,
+    STALL_S,
+    child,
+    command,
+    group,
+    ran,
+    reduce,
+    say,
+    stall,
+)
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_MUCH = 40_000
-"""Operations that fill several windows."""
 _NEWNS, _FILES = 0x20000, 0x400
 
 
@@ -35,14 +43,14 @@ def _refuse(*calls: int) -> int:
     code = b"".join(struct.pack("HBBI", *step) for step in steps)
     kept = ctypes.create_string_buffer(code)
     program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(kept))
-    _LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
-    return int(_LIBC.prctl(22, 2, program, 0, 0))  # PR_SET_SECCOMP
+    LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+    return int(LIBC.prctl(22, 2, program, 0, 0))  # PR_SET_SECCOMP
 
 
 def filtered_files(dist: Any) -> None:
     """A sandbox that refuses to open, map, link and remove from now on: results stay."""
     refused = _refuse(257, 2, 437, 9, 87, 263, 285, 77)
-    reduced = reduce(dist, _MUCH) > 0
+    reduced = reduce(dist, MUCH) > 0
     stall(2)
     say(refused=refused, reduced=reduced)
 
@@ -62,17 +70,17 @@ def root_changed(dist: Any) -> None:
     """chroot into an empty folder after the start."""
     os.chroot(tempfile.mkdtemp())
     os.chdir("/")
-    reduce(dist, _MUCH)
+    reduce(dist, MUCH)
     stall(3)
     say(found=os.listdir("/"), reduced=reduce(dist) > 0)
 
 
 def mounts_of_its_own(dist: Any) -> None:
     """A mount namespace in which everything below /tmp is covered by an empty disk."""
-    failed = _LIBC.unshare(_NEWNS)
-    _LIBC.mount(b"none", b"/", None, 0x44000, None)  # private, all below
-    failed += _LIBC.mount(b"none", b"/tmp", b"tmpfs", 0, b"size=1m")
-    reduce(dist, _MUCH)
+    failed = LIBC.unshare(_NEWNS)
+    LIBC.mount(b"none", b"/", None, 0x44000, None)  # private, all below
+    failed += LIBC.mount(b"none", b"/tmp", b"tmpfs", 0, b"size=1m")
+    reduce(dist, MUCH)
     stall(3)
     say(failed=failed, found=os.listdir("/tmp"))
 
@@ -81,8 +89,7 @@ def no_proc_at_all() -> None:
     """A container without /proc."""
     line = " ".join(command("kernel._plain"))
     script = f"mount -t tmpfs none /proc && exec {line}"
-    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True)
-    say(code=done.returncode, out=done.stdout)
+    ran(["unshare", "-m", "sh", "-c", script])
 
 
 def _plain(dist: Any) -> None:
@@ -95,18 +102,18 @@ def descriptors_of_a_thread() -> None:
     mine = [tempfile.TemporaryFile() for _ in range(20)]  # noqa: SIM115
     dist = group()
     held = [os.dup(one.fileno()) for one in mine]
-    failed = _LIBC.unshare(_FILES)
+    failed = LIBC.unshare(_FILES)
     for fd in held:
         os.close(fd)
-    reduce(dist, _MUCH)
+    reduce(dist, MUCH)
     stall(2)
-    reduce(dist, _MUCH)
+    reduce(dist, MUCH)
     say(failed=failed, sizes={os.fstat(one.fileno()).st_size for one in mine})
 
 
 def closed_on_exec(dist: Any) -> None:
     """close_range(CLOSE_RANGE_CLOEXEC) over everything, then an exec."""
-    _LIBC.close_range(3, 0xFFFFFFFF, 4)
+    LIBC.close_range(3, 0xFFFFFFFF, 4)
     reduce(dist, 100)
     sys.stdout.flush()
     code = "import os; print(len(os.listdir('/proc/self/fd')))"
@@ -117,7 +124,7 @@ def few_from_the_start(dist: Any) -> None:
     """RLIMIT_NOFILE is the number of descriptors that are open after the start, and a few."""
     count = len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
-    reduce(dist, _MUCH)
+    reduce(dist, MUCH)
     stall(3)
     say(reduced=reduce(dist) > 0)
 
@@ -146,9 +153,9 @@ def watched_folder() -> None:
     """inotify on the working directory and on the standard streams' files tells of nothing."""
     os.makedirs("inner")
     dist = group()
-    fd = _LIBC.inotify_init1(os.O_NONBLOCK)
-    _LIBC.inotify_add_watch(fd, b".", 0xFFF)
-    _LIBC.inotify_add_watch(fd, b"inner", 0xFFF)
+    fd = LIBC.inotify_init1(os.O_NONBLOCK)
+    LIBC.inotify_add_watch(fd, b".", 0xFFF)
+    LIBC.inotify_add_watch(fd, b"inner", 0xFFF)
     reduce(dist, 2000)
     stall(3)
     poller = select.poll()
@@ -181,7 +188,7 @@ def traits_of_the_process() -> None:
     group()
     stall(2)
     name = ctypes.create_string_buffer(16)
-    _LIBC.prctl(16, name, 0, 0, 0)
+    LIBC.prctl(16, name, 0, 0, 0)
     for file in ("comm", "limits", "oom_score_adj", "coredump_filter", "timerslack_ns",
                  "personality", "loginuid", "setgroups"):  # fmt: skip
         with contextlib.suppress(OSError):
@@ -190,7 +197,7 @@ def traits_of_the_process() -> None:
     say(masks=[line for line in status if line[:7] in ("SigBlk:", "SigIgn:", "NoNewPr", "Seccomp")])
     say(name=name.value, policy=os.sched_getscheduler(0), nice=os.getpriority(os.PRIO_PROCESS, 0))
     options = (2, 4, 7, 23, 25, 27, 30, 36, 39)
-    say(options=[_LIBC.prctl(n, *([1] if n == 23 else [0]), 0, 0, 0) for n in (3, 7, 27, 30, 39)])
+    say(options=[LIBC.prctl(n, *([1] if n == 23 else [0]), 0, 0, 0) for n in (3, 7, 27, 30, 39)])
     say(asked=len(options), groups=os.getgroups(), sid=os.getsid(0) == os.getpid())
 
 
@@ -221,7 +228,7 @@ def descriptor_of_a_process() -> None:
     stall(2)
     pid = os.fork()
     if pid == 0:
-        _LIBC.prctl(1, signal.SIGKILL, 0, 0, 0)
+        LIBC.prctl(1, signal.SIGKILL, 0, 0, 0)
         time.sleep(0.2)
         os._exit(6)
     fd = os.pidfd_open(pid)
@@ -247,7 +254,7 @@ def daemon_of_a_daemon() -> None:
         os.umask(0)
         for fd in (0, 1, 2):
             os.dup2(os.open(os.devnull, os.O_RDWR), fd)
-        reduced = reduce(group(), _MUCH)
+        reduced = reduce(group(), MUCH)
         stall(3)
         opened = os.open("/dev/null", os.O_RDONLY)
         left = _children()
@@ -270,7 +277,7 @@ def another_user(dist: Any) -> None:
     os.setgroups([])
     os.setresgid(65534, 65534, 65534)
     os.setresuid(65534, 65534, 65534)
-    reduced = reduce(dist, 2 * _MUCH) > 0
+    reduced = reduce(dist, 2 * MUCH) > 0
     stall(3)
     say(reduced=reduced, uid=os.getresuid(), again=reduce(dist) > 0)
 
@@ -278,15 +285,15 @@ def another_user(dist: Any) -> None:
 def disk_that_turns_read_only() -> None:
     """As after an error of the disk: the folder is remounted read-only while it is written."""
     folder = tempfile.mkdtemp().encode()
-    if _LIBC.mount(b"none", folder, b"tmpfs", 0, b"size=64m"):
+    if LIBC.mount(b"none", folder, b"tmpfs", 0, b"size=64m"):
         say(mount="refused")
         return
     os.environ["DISTTRACE_DIR"] = os.fsdecode(folder)
     process = subprocess.Popen(command("kernel._long"), stdout=-1, text=True)
     time.sleep(6)
-    _LIBC.mount(b"none", folder, b"tmpfs", 0x20 | 0x1, b"")
+    LIBC.mount(b"none", folder, b"tmpfs", 0x20 | 0x1, b"")
     say(out=process.communicate(timeout=90)[0], code=process.returncode)
-    _LIBC.umount2(folder, 2)
+    LIBC.umount2(folder, 2)
 
 
 def _long(dist: Any) -> None:

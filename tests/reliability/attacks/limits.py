@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import signal
@@ -11,9 +10,7 @@ import tempfile
 import threading
 from typing import Any
 
-from reliability.attacks.ground import child, group, reduce, say, stall
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
+from reliability.attacks.ground import LIBC, MUCH, child, group, reduce, say, stall
 
 
 def _file_size() -> None:
@@ -34,10 +31,10 @@ def locked_memory(dist: Any) -> None:
     """mlockall of all that comes, with 8 MB of it: collectives go on."""
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (8 << 20, 8 << 20))
     os.setresuid(65534, 65534, 0)
-    failed = _LIBC.mlockall(2)  # MCL_FUTURE
-    say(failed=failed, reduced=reduce(dist, 40_000) > 0)
+    failed = LIBC.mlockall(2)  # MCL_FUTURE
+    say(failed=failed, reduced=reduce(dist, MUCH) > 0)
     stall(2)
-    _LIBC.munlockall()
+    LIBC.munlockall()
 
 
 def few_descriptors(dist: Any) -> None:
@@ -49,7 +46,7 @@ def few_descriptors(dist: Any) -> None:
             mine.append(os.open("/dev/null", os.O_RDONLY))
     except OSError as error:
         say(error=error.strerror)
-    say(reduced=reduce(dist, 40_000) > 0)
+    say(reduced=reduce(dist, MUCH) > 0)
     stall(3)
     for fd in mine:
         os.close(fd)
@@ -116,29 +113,27 @@ def deep_recursion(dist: Any) -> None:
 
 def no_space_left() -> None:
     """A folder of journals without room: results stay."""
+    _with_little(b"size=256k")
+
+
+def _with_little(options: bytes) -> None:
     folder = tempfile.mkdtemp()
-    if _LIBC.mount(b"none", folder.encode(), b"tmpfs", 0, b"size=256k"):
+    if LIBC.mount(b"none", folder.encode(), b"tmpfs", 0, options):
         say(mount="refused")
         return
     os.environ["DISTTRACE_DIR"] = folder
     say(code=child("limits._writes_much").returncode)
-    _LIBC.umount2(folder.encode(), 2)
+    LIBC.umount2(folder.encode(), 2)
 
 
 def _writes_much(dist: Any) -> None:
-    reduce(dist, 40_000)
+    reduce(dist, MUCH)
     stall(2)
 
 
 def no_inodes_left() -> None:
     """A folder in which no further file can be made."""
-    folder = tempfile.mkdtemp()
-    if _LIBC.mount(b"none", folder.encode(), b"tmpfs", 0, b"nr_inodes=3"):
-        say(mount="refused")
-        return
-    os.environ["DISTTRACE_DIR"] = folder
-    say(code=child("limits._writes_much").returncode)
-    _LIBC.umount2(folder.encode(), 2)
+    _with_little(b"nr_inodes=3")
 
 
 def odd_folders() -> None:
@@ -163,7 +158,7 @@ def _short() -> None:
 def unreadable_process(dist: Any) -> None:
     """Without the right to read its own /proc (PR_SET_DUMPABLE off, another user)."""
     os.setresuid(65534, 65534, 65534)
-    _LIBC.prctl(4, 0, 0, 0, 0)
+    LIBC.prctl(4, 0, 0, 0, 0)
     stall(3)
     say(reduced=reduce(dist) > 0)
 

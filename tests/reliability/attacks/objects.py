@@ -175,39 +175,24 @@ def objects_asked() -> None:
     """Objects handed to object collectives and to keys are asked for nothing more."""
     asked: Counter[str] = Counter()
 
+    def noting(name: str, result: object) -> Any:
+        def note(*_: object) -> object:
+            asked[name] += 1
+            return result
+
+        return note
+
     class Odd:
         def __getattribute__(self, name: str) -> Any:
             asked[name] += 1
             return object.__getattribute__(self, name)
 
-        def __eq__(self, other: object) -> bool:
-            asked["=="] += 1
-            return True
-
-        def __hash__(self) -> int:
-            asked["hash"] += 1
-            return 1
-
-        def __bool__(self) -> bool:
-            asked["bool"] += 1
-            return True
-
-        def __repr__(self) -> str:
-            asked["repr"] += 1
-            return "odd"
+        __eq__, __hash__ = noting("==", True), noting("hash", 1)
+        __bool__, __repr__ = noting("bool", True), noting("repr", "odd")
 
     class Key(str):
-        def __str__(self) -> str:
-            asked["str"] += 1
-            return "key"
-
-        def __len__(self) -> int:
-            asked["len"] += 1
-            return 3
-
-        def __hash__(self) -> int:
-            asked["key hash"] += 1
-            return 7
+        __str__, __len__ = noting("str", "key"), noting("len", 3)
+        __hash__ = noting("key hash", 7)
 
     globals()["Odd"] = Odd
     Odd.__qualname__ = "Odd"

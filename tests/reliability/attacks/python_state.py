@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from reliability.attacks.ground import group, reduce, say, stall
+from reliability.attacks.ground import child, command, group, ran, reduce, say, stall
 
 
 def hooks_of_the_interpreter() -> None:
@@ -174,10 +174,7 @@ def warnings_as_errors() -> None:
     """With -W error, development mode and all checks of the interpreter on, it runs as before."""
     options = (["-W", "error"], ["-X", "dev"], ["-O"], ["-OO"], ["-B", "-P"], ["-X", "utf8"])
     for option in options:
-        line = [sys.executable, *option, "-m", "reliability.attacks", "python_state._plain"]
-        done = subprocess.run(line, check=False, capture_output=True, text=True, timeout=90)
-        said = [x for x in done.stderr.splitlines() if not x.startswith("disttrace:")]
-        say(option=option, code=done.returncode, out=done.stdout, errors=said[-3:])
+        ran([sys.executable, *option, *command("python_state._plain")[1:]], last=3)
 
 
 def _plain(dist: Any) -> None:
@@ -253,19 +250,12 @@ def modules_of_the_program() -> None:
         "import config, identity, errors, journal, session, redact, recording, startup, patching\n"
         "print(config.mine, identity.mine, journal.mine, recording.mine)\n"
     )
-    done = subprocess.run(
-        [sys.executable, str(folder / "main.py")], capture_output=True, text=True, timeout=90
-    )
-    say(code=done.returncode, out=done.stdout, odd=done.stderr.count("Error"))
+    ran([sys.executable, str(folder / "main.py")])
 
 
 def finalized_with_threads() -> None:
     """Daemon threads at work while the interpreter ends: the code is 0, each time."""
-    codes = []
-    for _ in range(5):
-        line = [sys.executable, "-m", "reliability.attacks", "python_state._daemons"]
-        codes.append(subprocess.run(line, check=False, timeout=60, stderr=-3).returncode)
-    say(codes=codes)
+    say(codes=[child("python_state._daemons", stderr=-3).returncode for _ in range(5)])
 
 
 def _daemons() -> None:
@@ -284,47 +274,27 @@ def _daemons() -> None:
 
 def exits_of_all_kinds() -> None:
     """Codes of sys.exit, os._exit, an exception, one in atexit, and a thread's SystemExit."""
-    for n in range(6):
-        line = [sys.executable, "-m", "reliability.attacks", f"python_state._exit{n}"]
-        done = subprocess.run(line, check=False, capture_output=True, text=True, timeout=60)
-        last = [x for x in done.stderr.splitlines() if not x.startswith("disttrace:")][-1:]
-        say(kind=n, code=done.returncode, last=last)
+    for kind in range(1, 7):
+        ran(command("python_state._exits", kind), last=1)
 
 
-def _exit0() -> None:
-    group()
-    sys.exit("a text")
-
-
-def _exit1() -> None:
-    group()
-    os._exit(77)
-
-
-def _exit2() -> None:
-    group()
-    raise ValueError("mine")
-
-
-def _exit3() -> None:
+def _exits(kind: int) -> None:
     import atexit
 
-    def late() -> None:
-        raise RuntimeError("late")
-
-    atexit.register(late)
+    if kind == 4:
+        atexit.register(eval, "1 / 0")
     group()
-
-
-def _exit4() -> None:
-    group()
-    thread = threading.Thread(target=sys.exit, args=(5,))
-    thread.start()
-    thread.join()
-    sys.exit(256 + 4)
-
-
-def _exit5() -> None:
-    group()
-    stall(2)
-    raise KeyboardInterrupt
+    if kind == 1:
+        sys.exit("a text")
+    if kind == 2:
+        os._exit(77)
+    if kind == 3:
+        raise ValueError("mine")
+    if kind == 5:
+        thread = threading.Thread(target=sys.exit, args=(5,))
+        thread.start()
+        thread.join()
+        sys.exit(256 + 4)
+    if kind == 6:
+        stall(2)
+        raise KeyboardInterrupt

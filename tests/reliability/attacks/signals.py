@@ -10,9 +10,7 @@ import threading
 import time
 from typing import Any
 
-from reliability.attacks.ground import STALL_S, child, group, reduce, say, stall
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
+from reliability.attacks.ground import LIBC, STALL_S, child, group, reduce, say, stall
 
 
 def waited_for_by_main() -> None:
@@ -55,34 +53,11 @@ def _ended_by(number: int) -> None:
     time.sleep(5)
 
 
-def _term() -> None:
-    _ended_by(signal.SIGTERM)
-
-
-def _hup() -> None:
-    _ended_by(signal.SIGHUP)
-
-
-def _quit() -> None:
-    _ended_by(signal.SIGQUIT)
-
-
-def _bus() -> None:
-    _ended_by(signal.SIGBUS)
-
-
-def _usr1() -> None:
-    _ended_by(signal.SIGUSR1)
-
-
-def _real_time() -> None:
-    _ended_by(signal.SIGRTMAX - 7)
-
-
 def ended_by_each() -> None:
     """A program that handles none ends by the signal that it got, whichever that is."""
-    for name in ("_term", "_hup", "_quit", "_bus", "_usr1", "_real_time"):
-        say(**{name: child(f"signals.{name}").returncode})
+    handled_by_none = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGBUS, signal.SIGUSR1)
+    for number in (*handled_by_none, signal.SIGRTMAX - 7):
+        say(number=int(number), code=child("signals._ended_by", int(number)).returncode)
 
 
 def _foreign_mapping() -> None:
@@ -164,15 +139,15 @@ def library_handlers() -> None:
     group()
     counts = (ctypes.c_int * 65)()
     proto = ctypes.CFUNCTYPE(None, ctypes.c_int)
-    _LIBC.signal.restype = ctypes.c_void_p
-    _LIBC.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    LIBC.signal.restype = ctypes.c_void_p
+    LIBC.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
 
     def handler(number: int) -> None:
         counts[number] += 1
 
     kept = proto(handler)
     for number in (signal.SIGBUS, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)):
-        _LIBC.signal(number, ctypes.cast(kept, ctypes.c_void_p))
+        LIBC.signal(number, ctypes.cast(kept, ctypes.c_void_p))
     holder = ctypes.PyDLL(None)
     until = time.monotonic() + 4 * STALL_S
     while time.monotonic() < until:

@@ -35,7 +35,17 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from reliability.attacks.ground import STALL_S, command, group, reduce, say, stall
+from reliability.attacks.ground import (
+    STALL_S,
+    code_of,
+    command,
+    forked,
+    group,
+    ran,
+    reduce,
+    say,
+    stall,
+)
 
 _SCRIPT = """
 import torch, torch.distributed as dist
@@ -45,15 +55,6 @@ dist.all_reduce(t)
 group = dist.new_group([0])
 print(t.tolist(), __name__)
 """
-
-
-def _run(line: list[str], **options: Any) -> None:
-    """Say how a program ended, what it printed, and the last of its errors that is not ours."""
-    options = {"capture_output": True, "text": True, "timeout": 120, "check": False, **options}
-    done = subprocess.run(line, **options)
-    errors = [x for x in done.stderr.splitlines() if not x.startswith("disttrace:")]
-    errors = [x for x in errors if x.strip(">. ")]
-    say(code=done.returncode, out=done.stdout, errors=errors[-2:])
 
 
 def options_of_the_interpreter() -> None:
@@ -66,7 +67,7 @@ def options_of_the_interpreter() -> None:
         (["-OO", "-X", "no_debug_ranges"], {}), (["-u", "-W", "error::ResourceWarning"], {}),
     ]  # fmt: skip
     for options, variables in odd:
-        _run([sys.executable, *options, "-c", _SCRIPT], env={**os.environ, **variables})
+        ran([sys.executable, *options, "-c", _SCRIPT], env={**os.environ, **variables})
 
 
 def ways_to_start() -> None:
@@ -83,7 +84,7 @@ def ways_to_start() -> None:
         (["-m", "app"], ""), (["-c", twice], ""), (["-i", "-q"], _SCRIPT + "exit(3)\n"),
         (["-i", "-q", "-c", "x = 1"], "import torch\nraise KeyError(x)\nprint(x)\n"),
     ):  # fmt: skip
-        _run([sys.executable, *line], input=given, cwd=folder)
+        ran([sys.executable, *line], input=given, cwd=folder)
 
 
 def torch_that_is_none() -> None:
@@ -101,14 +102,14 @@ def torch_that_is_none() -> None:
             "if os.fork() == 0: os._exit(0)\nos.wait()\n"
             "import colorsys\nprint('end')\n"
         )
-        _run([sys.executable, "-c", script])
+        ran([sys.executable, "-c", script])
     script = (
         "import sys\nfrom unittest import mock\n"
         "with mock.patch.dict(sys.modules, {'torch': mock.MagicMock()}):\n"
         "    import torch, json, wave\n    torch.distributed.all_reduce(1)\nimport chunk\n"
         + _SCRIPT.replace("print(t.tolist()", "print(type(t), t.tolist()")
     )
-    _run([sys.executable, "-W", "ignore", "-c", script])
+    ran([sys.executable, "-W", "ignore", "-c", script])
 
 
 def loader_of_many() -> None:
@@ -143,7 +144,7 @@ def files_beside_the_script() -> None:
     (folder / "main.py").write_text(
         _SCRIPT + "import time; time.sleep(5)\nimport orjson\nprint(orjson.mine)\n"
     )
-    _run([sys.executable, str(folder / "main.py")])
+    ran([sys.executable, str(folder / "main.py")])
 
 
 def further_interpreters(dist: Any) -> None:
@@ -165,10 +166,7 @@ def further_interpreters(dist: Any) -> None:
         with contextlib.suppress(Exception):
             inner.run_string(made, script)
         inner.destroy(made)
-    pid = os.fork()
-    if pid == 0:
-        os._exit(4)
-    say(code=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), reduced=reduce(dist, 1000))
+    say(code=code_of(forked(4)), reduced=reduce(dist, 1000))
 
 
 def callers_of_the_program() -> None:
@@ -254,13 +252,13 @@ def ends_before_the_end() -> None:
             f"atexit.{what}()\nfor _ in range(300): dist.all_reduce(t)\n"
             "atexit.register(print, 'late')\nprint('end')\n"
         )
-        _run([sys.executable, "-c", script])
+        ran([sys.executable, "-c", script])
     script = _SCRIPT + "import atexit, os\natexit.register(os._exit, 9)\nraise ValueError(1)\n"
-    _run([sys.executable, "-c", script])
+    ran([sys.executable, "-c", script])
     script = _SCRIPT + "import threading, os, signal\n"
     script += "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
     script += "signal.signal(signal.SIGTERM, lambda *_: exit(8))\nimport time; time.sleep(9)\n"
-    _run([sys.executable, "-c", script])
+    ran([sys.executable, "-c", script])
 
 
 def modules_taken_away() -> None:
@@ -296,10 +294,7 @@ def environment_taken_away(dist: Any) -> None:
     done = subprocess.run(["/usr/bin/env"], capture_output=True, text=True, check=False)
     say(reduced=reduced, names=[x.partition("=")[0] for x in done.stdout.splitlines()])
     os.environ = dict(kept)  # type: ignore[assignment]  # noqa: B003
-    pid = os.fork()
-    if pid == 0:
-        os._exit(5)
-    say(code=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    say(code=code_of(forked(5)))
     stall(1.5)
     say(reduced=reduce(dist))
 
@@ -442,7 +437,7 @@ def names_of_jobs() -> None:
         folder = tempfile.mkdtemp()
         os.mkdir(f"{folder}/inner")
         env = {**os.environ, "DISTTRACE_JOB": name, "DISTTRACE_DIR": f"{folder}/inner/journals"}
-        _run([sys.executable, "-c", _SCRIPT], env=env, cwd=f"{folder}/inner")
+        ran([sys.executable, "-c", _SCRIPT], env=env, cwd=f"{folder}/inner")
         inner = [x for x in os.listdir(f"{folder}/inner") if x != "journals"]
         say(found=os.listdir(folder), inner=inner)
 
@@ -558,7 +553,7 @@ def jumping_clock() -> None:
     script = _SCRIPT + "s = dist.HashStore()\nfor n in range(3000):\n"
     script += "    dist.all_reduce(t); s.set('a', 'b')\nprint('end')\n"
     env = {**os.environ, **({} if made.returncode else {"LD_PRELOAD": str(library)})}
-    _run([sys.executable, "-c", script], env=env)
+    ran([sys.executable, "-c", script], env=env)
 
 
 def groups_in_threads() -> None:
@@ -626,7 +621,7 @@ def commands_of_the_shell() -> None:
     line = command("surroundings._short")
     for before in (["nohup"], ["setsid", "-w"], ["timeout", "60"], ["nice"], ["stdbuf", "-o0"],
                    ["env", "-u", "HOME", "-u", "USER"], ["sh", "-c", 'exec "$@" <&- ', "x"]):  # fmt: skip  # noqa: E501
-        _run([*before, *line], stdin=subprocess.DEVNULL)
+        ran([*before, *line], stdin=subprocess.DEVNULL)
 
 
 def _short() -> None:

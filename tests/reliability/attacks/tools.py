@@ -22,7 +22,7 @@ import warnings
 from collections import Counter
 from typing import Any
 
-from reliability.attacks.ground import command, group, reduce, say, stall
+from reliability.attacks.ground import code_of, command, forked, group, ran, reduce, say, stall
 
 
 def profiled_calls(dist: Any) -> None:
@@ -59,10 +59,7 @@ def profiled_threads() -> None:
     thread.start()
     thread.join()
     stall(2)
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
+    code_of(forked(0))
     stall(1)
     say(names=sorted(names))
 
@@ -77,13 +74,11 @@ def monitored() -> None:
     say(taken=[n for n in range(6) if monitoring.get_tool(n)])
     lines: Counter[int] = Counter()
     monitoring.use_tool_id(0, "mine")
-    monitoring.register_callback(
-        0,
-        monitoring.events.PY_START,
-        lambda code, _: (
-            lines.update([code.co_firstlineno]) if code.co_filename == __file__ else None
-        ),
-    )
+
+    def begins(code: types.CodeType, _: int) -> None:
+        lines.update([code.co_firstlineno] * (code.co_filename == __file__))
+
+    monitoring.register_callback(0, monitoring.events.PY_START, begins)
     monitoring.set_events(0, monitoring.events.PY_START)
     reduce(dist, 20)
     monitoring.set_events(0, 0)
@@ -281,10 +276,7 @@ def exits_that_are_caught() -> None:
 def hooks_of_the_program() -> None:
     """excepthooks of the program's are called once, with what was raised; last_value is kept."""
     for kind in ("main", "thread", "printed", "handled"):
-        line = command(f"tools._hook_{kind}")
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
-        errors = [x for x in done.stderr.splitlines() if not x.startswith("disttrace:")]
-        say(kind=kind, code=done.returncode, out=done.stdout, errors=errors[-2:])
+        ran(command(f"tools._hook_{kind}"))
 
 
 def _hook_main() -> None:

@@ -6,7 +6,6 @@ import gc
 import os
 import sys
 import threading
-import time
 import weakref
 from collections import Counter
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from reliability.attacks.ground import group, reduce, say, stall
+from reliability.attacks.ground import code_of, forked, group, reduce, say, stall
 
 
 def function_modes() -> None:
@@ -268,11 +267,7 @@ def forks_under_load(dist: Any) -> None:
         thread.start()
     codes: Counter[int] = Counter()
     for n in range(200):
-        pid = os.fork()
-        if pid == 0:
-            time.sleep(0.001)
-            os._exit(n % 3)
-        codes[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])] += 1
+        codes[code_of(forked(n % 3))] += 1
     over.set()
     for thread in threads:
         thread.join()

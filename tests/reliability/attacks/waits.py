@@ -7,7 +7,6 @@ import os
 import queue
 import select
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,7 +14,17 @@ import traceback
 from collections import Counter
 from typing import Any
 
-from reliability.attacks.ground import STALL_S, command, group, reduce, say, stall
+from reliability.attacks.ground import (
+    STALL_S,
+    code_of,
+    command,
+    forked,
+    group,
+    ran,
+    reduce,
+    say,
+    stall,
+)
 
 
 def interrupted_anywhere(dist: Any) -> None:
@@ -158,11 +167,7 @@ def threads_that_fork(dist: Any) -> None:
     over = threading.Event()
 
     def forks(n: int) -> None:
-        for m in range(15):
-            pid = os.fork()
-            if pid == 0:
-                os._exit((n + m) % 7)
-            codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        codes.extend(code_of(forked((n + m) % 7)) for m in range(15))
 
     def records() -> None:
         n = 0
@@ -245,9 +250,7 @@ def _spawned(rank: int, kind: str) -> None:
 
 def order_of_the_end() -> None:
     """atexit, finalizers, threads' ends and objects that use torch while all is taken down."""
-    done = subprocess.run(command("waits._ends"), capture_output=True, text=True, timeout=60)
-    errors = [x for x in done.stderr.splitlines() if not x.startswith("disttrace:")]
-    say(code=done.returncode, out=done.stdout, errors=errors[-3:])
+    ran(command("waits._ends"), last=3)
 
 
 class _Late:
