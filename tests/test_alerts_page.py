@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +16,12 @@ from typing import Any
 
 import pytest
 
-from support.processes import ROOT, clean_environ, descendant_groups, signal_group, wait_until
+from support.processes import (
+    ROOT,
+    clean_environ,
+    ending,
+    wait_until,
+)
 
 PAGE = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
 FAULTS = ROOT / "examples" / "faults"
@@ -93,12 +97,8 @@ def job(
     with (folder / "err").open("wb") as err:
         out: Any = {"stderr": err, "start_new_session": True}
         process = subprocess.Popen(command, cwd=folder, env=environ, **out)
-    try:
+    with ending(process):
         yield process
-    finally:
-        for group in [*descendant_groups(process.pid), process.pid]:
-            signal_group(group, signal.SIGKILL)
-        process.wait()
 
 
 def calls(tmp_path: Path) -> list[str]:

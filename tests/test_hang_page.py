@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -18,10 +17,10 @@ import pytest
 from support.processes import (
     ROOT,
     clean_environ,
-    descendant_groups,
+    ending,
     free_port,
+    kill_family,
     run_program,
-    signal_group,
     wait_until,
 )
 from support.raw import read_journals
@@ -66,28 +65,14 @@ def hanging(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A job in a folder of its own, traced; what it says is in `err` there. Killed in the end."""
     folder.mkdir(exist_ok=True)
-    with (
-        (folder / "err").open("wb") as err,
-        subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**environ, "DISTTRACE": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=err,
+    environ = {**environ, "DISTTRACE": "1"}
+    with (folder / "err").open("wb") as err:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environ, stdout=subprocess.DEVNULL, stderr=err,
             start_new_session=True,
-        ) as process,
-    ):
-        try:
-            yield process
-        finally:
-            kill(process)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """The launcher and its workers, at one blow, as a scheduler does it."""
-    for group in {process.pid, *descendant_groups(process.pid)}:
-        signal_group(group, signal.SIGKILL)
-    process.wait()
+        )  # fmt: skip
+    with ending(process):
+        yield process
 
 
 def stalled(folder: Path, where: str) -> bool:
@@ -133,7 +118,7 @@ def test_post_mortem(tmp_path: Path, environ: dict[str, str]) -> None:
         # That rank 0 lived, elsewhere, is certain of the dead only where it wrote so.
         enough = beats(job / "disttrace-out", 0) + 2
         wait_until(lambda: beats(job / "disttrace-out", 0) >= enough, PATIENCE_S)
-        kill(process)
+        kill_family(process)
     later.mkdir()
     shutil.move(job / "disttrace-out", later)
     report, *_ = typed(lines, later, environ).values()

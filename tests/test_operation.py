@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.preloaded import preloaded
-from support.processes import clean_environ, run_program
+from support.processes import clean_environ, ending, run_program
 from support.raw import read_journals
 
 PROGRAM = """
@@ -101,7 +101,7 @@ def test_a_rank_that_does_not_come_is_told_as_for_a_collective(tmp_path: Path) -
     environ = clean_environ(DISTTRACE_DIR=str(tmp_path))
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "store")]
     ranks = [subprocess.Popen([*command, str(n), "60"], env=environ) for n in (0, 1)]
-    try:
+    with ending(*ranks):
         over = time.monotonic() + 40
         kinds: list[str] = []
         while "missing_participant" not in kinds and time.monotonic() < over:
@@ -116,10 +116,6 @@ def test_a_rank_that_does_not_come_is_told_as_for_a_collective(tmp_path: Path) -
             kinds = [each["kind"] for each in found]
         (finding,) = [each for each in found if each["kind"] == "missing_participant"]
         assert finding["summary"].startswith("Rank 1 never joined pynccl.all_reduce #2"), finding
-    finally:
-        for each in ranks:
-            each.kill()
-            each.wait()
 
 
 ANNOTATES = """

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from support.processes import clean_environ, run_program
+from support.processes import clean_environ, ending, run_program
 from support.raw import read_journals
 
 PYNCCL = """
@@ -125,7 +125,7 @@ def test_a_rank_that_does_not_come_is_told(name: str, tmp_path: Path, imitated: 
         program = REAL_SYMMETRIC + plant + program
     command = [sys.executable, "-c", program, str(tmp_path / "store")]
     ranks = [subprocess.Popen(command, env=environ_of(tmp_path, imitated, n)) for n in range(2)]
-    try:
+    with ending(*ranks):
         found: list[dict[str, Any]] = []
         over = time.monotonic() + 60
         while not found and time.monotonic() < over:
@@ -137,10 +137,6 @@ def test_a_rank_that_does_not_come_is_told(name: str, tmp_path: Path, imitated: 
             ).stdout  # fmt: skip
             told = orjson.loads(report)["findings"] if report else []
             found = [f for f in told if f["kind"] == "missing_participant"]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
     assert found
     assert (found[0]["op"], found[0]["culprit_ranks"], found[0]["seq"]) == (name, [1], 2)
 

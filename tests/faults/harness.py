@@ -20,7 +20,7 @@ from faults.expectation import EXAMPLES, NODES, REPOSITORY, Row
 from faults.judge import brief, judge, serious
 from support.losses import FEW, wrong_verdicts
 from support.networks import DEVICE, Host
-from support.processes import free_port, kill_family, run_program
+from support.processes import ending, free_port, kill_family, run_program
 from support.scenes import all_gone
 from support.splits import differing
 
@@ -117,10 +117,8 @@ def started(
             command(row, folder / "journals" if apart or hosts else None, hosts),
             env=environment, cwd=REPOSITORY, stdout=stdout, stderr=stderr, start_new_session=True,
         )  # fmt: skip
-        try:
+        with ending(process):
             yield process
-        finally:
-            kill_family(process)
 
 
 def _journals(row: Row, folder: Path) -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -23,10 +22,9 @@ from frameworks.libraries import environment
 from support.processes import (
     Outcome,
     clean_environ,
-    descendant_groups,
+    ending,
     free_port,
     run_program,
-    signal_group,
 )
 from support.raw import read_journals
 
@@ -94,12 +92,8 @@ def running(words: list[str], environ: dict[str, str], folder: Path) -> Iterator
         process = subprocess.Popen(
             words, env=environ, cwd=folder, stdout=file, stderr=file, start_new_session=True
         )
-        try:
+        with ending(process):
             yield said
-        finally:
-            for group in {process.pid, *descendant_groups(process.pid)}:
-                signal_group(group, signal.SIGKILL)
-            process.wait()
 
 
 def wait_for(pattern: str, *said: Path) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from disttrace_viewer.merge.surveying import survey
 from support.preloaded import to_its_end
-from support.processes import Outcome, clean_environ, companions, run_program, wait_until
+from support.processes import Outcome, clean_environ, companions, ending, run_program, wait_until
 from support.raw import read_journals
 
 PROGRAM = """
@@ -59,7 +59,7 @@ def test_a_program_with_a_stall_sees_nothing_of_the_companion(tmp_path: Path) ->
         runs.append(
             subprocess.Popen(command, cwd=folder, env=environ, stdout=-1, stderr=-1, text=True)
         )
-    try:
+    with ending(*runs):
         wait_until(lambda: len(companions(tmp_path / "out")) == 2, timeout=60)
         theirs = pipes(runs[1].pid)
         assert len(theirs) >= 4
@@ -67,10 +67,6 @@ def test_a_program_with_a_stall_sees_nothing_of_the_companion(tmp_path: Path) ->
             assert os.readlink(f"/proc/{pid}/cwd") == "/"
             assert not pipes(pid) & theirs
         (twin, _), (stdout, stderr) = (run.communicate(timeout=60) for run in runs)
-    finally:
-        for run in runs:
-            run.kill()
-            run.communicate()
     assert twin == "begun\nnever came\nno child\n[]\n"
     assert stdout == twin
     assert "disttrace: stalled:" in stderr

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -31,6 +30,7 @@ from support.processes import (
     Outcome,
     clean_environ,
     companions,
+    ending,
     free_port,
     is_running,
     python,
@@ -315,12 +315,8 @@ def test_a_program_that_waits_for_all_its_children_ends_as_ever(tmp_path: Path, 
                 env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )
         )  # fmt: skip
-    try:
+    with ending(*runs):
         (twin, _), (stdout, stderr) = (run.communicate(timeout=90) for run in runs)
-    finally:
-        for run in runs:
-            run.kill()
-            run.communicate()
     assert sorted(twin.splitlines()) == [
         "never came", "orphan ended with 0", "rank ended with 0", "shell ended with 0",
     ]  # fmt: skip
@@ -366,15 +362,12 @@ def test_a_containers_stall_is_told_by_any_first_process(tmp_path: Path, launche
     told = tmp_path / "stderr"
     with told.open("wb") as stderr:
         process = subprocess.Popen(command, env=environ, stderr=stderr)
-    try:
+    with ending(process):
         wait_until(lambda: "disttrace: stalled: Rank 1 never joined" in told.read_text(), 90)
         (first,) = children(process.pid)
         found = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in children(int(first))}
         assert [*found.values()].count("disttrace\n") == 1
         assert not {*found} & {*map(str, companions(tmp_path / "out"))}
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
 
 
 def test_the_companion_does_not_stay_as_a_child_of_whom_it_watches(tmp_path: Path) -> None:

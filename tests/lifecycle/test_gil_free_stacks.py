@@ -22,7 +22,7 @@ from disttrace.journal import format as fmt
 from disttrace.journal.proc import Who, here, stat
 from disttrace_viewer.api import load
 from disttrace_viewer.companion.gil_holders import GilHolders, Silent, _sender, _Thread, holder
-from support.processes import Outcome, clean_environ, run_program, wait_until
+from support.processes import Outcome, clean_environ, ending, run_program, wait_until
 
 HEAD = """
 import torch, torch.distributed as dist
@@ -86,11 +86,9 @@ def run(tmp_path: Path, program: str, before: str = "") -> Iterator[subprocess.P
     path.write_text(before + HEAD + program)
     environ = clean_environ(DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="3")
     command = [sys.executable, str(path), str(tmp_path / "theirs")]
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE)
+    with ending(process):
+        yield process
 
 
 def definitions(tmp_path: Path) -> str:
@@ -359,21 +357,19 @@ def test_a_handler_of_a_library_is_never_called_by_us(tmp_path: Path, handled: s
     file = tmp_path / "program.py"
     file.write_text(UNTRACED + HELD)
     command = [sys.executable, str(file), str(tmp_path), "traced", handled]
-    with subprocess.Popen(command, env=clean_environ(), stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            asked = int(process.stdout.readline())
-            send = _sender()
-            assert send is not None
-            for _ in range(3):
-                assert send(process.pid, asked, NUMBER, process.pid)
-                time.sleep(0.3)
-            assert process.poll() is None
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            caught = int(status.partition("SigCgt:")[2].split()[0], 16) >> NUMBER - 1 & 1
-            assert caught == (handled == "handled")
-        finally:
-            process.kill()
+    process = subprocess.Popen(command, env=clean_environ(), stdout=subprocess.PIPE)
+    with ending(process):
+        assert process.stdout is not None
+        asked = int(process.stdout.readline())
+        send = _sender()
+        assert send is not None
+        for _ in range(3):
+            assert send(process.pid, asked, NUMBER, process.pid)
+            time.sleep(0.3)
+        assert process.poll() is None
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        caught = int(status.partition("SigCgt:")[2].split()[0], 16) >> NUMBER - 1 & 1
+        assert caught == (handled == "handled")
     (journal,) = tmp_path.glob("out/*.defs.jsonl")
     assert (b"# held" in journal.read_bytes() or b"most recent" in journal.read_bytes()) == (
         handled == "free"

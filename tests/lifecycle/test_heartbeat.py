@@ -19,7 +19,7 @@ from disttrace.lifecycle.heartbeat import Live
 from disttrace.recording import background
 from disttrace.recording.recorder import Recorder
 from support.preloaded import preloaded
-from support.processes import ROOT, clean_environ, wait_until
+from support.processes import ROOT, clean_environ, ending, wait_until
 from support.raw import RawJournal, read_journals
 
 # A heartbeat every 10 ms, and stacks after 20 ms of silence.
@@ -268,15 +268,12 @@ def outcome(tmp_path: Path, library: str, when: str, until: str, **variables: st
             stdout=stdout,
             stderr=stderr,
         )
-        try:
+        with ending(process):
             if until:
                 wait_until(lambda: until in err.read_text() or process.poll(), timeout=60)
                 assert until in err.read_text()
             dist.FileStore(str(store), 2).set("key of another", "")
             code = process.wait(60)
-        finally:
-            process.kill()
-            process.wait()
     return f"{out.read_text()}{code}"
 
 

@@ -29,7 +29,14 @@ from disttrace.lifecycle.meeting import namespace, own_folder, place
 from disttrace_viewer.companion.reading import OwnJournals
 from disttrace_viewer.companion.service import SETTLED_S, sweep
 from support.journals import Journal
-from support.processes import announcements, clean_environ, companions, free_port, wait_until
+from support.processes import (
+    announcements,
+    clean_environ,
+    companions,
+    ending,
+    free_port,
+    wait_until,
+)
 
 PROGRAM = """
 import os, sys, time, torch, torch.distributed as dist
@@ -69,14 +76,10 @@ def outcome(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
 @contextlib.contextmanager
 def killed(first: list[subprocess.Popen[str]], out: Path) -> Iterator[None]:
     """What is waited for inside; then the companions and the ranks get SIGKILL."""
-    try:
+    with ending(*first):
         yield
         for pid in [*companions(out), *(process.pid for process in first)]:
             os.kill(pid, signal.SIGKILL)
-    finally:
-        for process in first:
-            process.kill()
-            process.communicate()
     wait_until(lambda: not companions(out), timeout=30)
 
 
@@ -162,15 +165,13 @@ def test_who_stands_still_is_on_the_disk(tmp_path: Path) -> None:
         pytest.skip("needs Linux 6.5")
     out = tmp_path / "out"
     command = [sys.executable, "-c", PROGRAM_SYNCING, str(out)]
-    with subprocess.Popen(command, env=clean_environ(), stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"True\n"
-            files = [*out.glob("*.jsonl")]
-            assert len(files) == 2
-            wait_until(lambda: not any(map(dirty, files)), timeout=15)
-        finally:
-            process.kill()
+    process = subprocess.Popen(command, env=clean_environ(), stdout=subprocess.PIPE)
+    with ending(process):
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"True\n"
+        files = [*out.glob("*.jsonl")]
+        assert len(files) == 2
+        wait_until(lambda: not any(map(dirty, files)), timeout=15)
 
 
 def test_when_files_are_synced() -> None:

@@ -19,7 +19,7 @@ from disttrace_viewer.companion.activity import Load
 from disttrace_viewer.companion.machine import HostTrouble
 from support.journals import S, workers
 from support.orders import order
-from support.processes import wait_until
+from support.processes import ending, wait_until
 from support.scenes import alive, findings, only
 
 LOG = """\
@@ -308,7 +308,7 @@ def test_who_shares_a_processor_waits_for_it() -> None:
     code = SPIN.replace("CORE", core)
     children = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    try:
+    with ending(*children, sleeper):
         time.sleep(0.5)
         pids = [child.pid for child in (*children, sleeper)]
         load = Load()
@@ -319,7 +319,3 @@ def test_who_shares_a_processor_waits_for_it() -> None:
         *busy, still = map(load.starved, pids)
         assert sum(busy) > 1.5
         assert still < 0.2
-    finally:
-        for child in (*children, sleeper):
-            child.kill()
-            child.wait()

@@ -17,7 +17,14 @@ from pathlib import Path
 import pytest
 
 from disttrace.cli import main
-from support.processes import ROOT, clean_environ, companions, free_port, kill_family, wait_until
+from support.processes import (
+    ROOT,
+    clean_environ,
+    companions,
+    ending,
+    free_port,
+    wait_until,
+)
 
 HANG = ROOT / "examples" / "faults" / "slow_loader.py"
 GOES_ON = """
@@ -47,10 +54,8 @@ def job(tmp_path: Path, *program: str, **variables: str) -> Iterator[subprocess.
             [*command, "--nproc-per-node=2", *program], env=environ, stdout=stdout, stderr=stderr,
             start_new_session=True,
         )  # fmt: skip
-        try:
+        with ending(process):
             yield process
-        finally:
-            kill_family(process)
 
 
 def stderr(tmp_path: Path) -> str:
@@ -137,12 +142,10 @@ def test_a_failure_elsewhere_is_told(tmp_path: Path) -> None:
     with (tmp_path / "stderr").open("wb") as errors:
         command = [*command, str(faults / "store_key.py")]
         process = subprocess.Popen(command, env=environ, stderr=errors)
-    try:
+    with ending(process):
         wait_until(lambda: "disttrace: more:" in stderr(tmp_path), timeout=90)
         failed = "disttrace: stalled: Rank 1 failed first: ValueError: the shard is"
         assert failed in stderr(tmp_path)
-    finally:
-        kill_family(process)
     wait_until(lambda: not any(companions(tmp_path / str(n)) for n in range(2)), timeout=60)
     assert {path.suffix for path in tmp_path.glob("[01]/*")} == {".jsonl"}
 
@@ -189,11 +192,8 @@ def test_a_namesake_is_not_ended(tmp_path: Path) -> None:
             subprocess.Popen(command, env=environ | {"OF": rank}, stderr=subprocess.PIPE, text=True)
             for rank in "01"
         ]
-        try:
+        with ending(*hangs):
             said = "".join(one.communicate(timeout=120)[1] for one in hangs)
-        finally:
-            for one in hangs:
-                one.kill()
         over.touch()
         assert [one.returncode for one in hangs] == [75, 75]
         assert healthy.wait(60) == bare.wait(60) == 0
@@ -276,10 +276,8 @@ def test_no_end_loses_what_a_job_said(tmp_path: Path, capfd: pytest.CaptureFixtu
                 time.sleep(0.5 if len(signals) > 1 else 0)
     finally:
         for process in [one for job in jobs.values() for one in job]:
-            try:
+            with ending(process):
                 process.wait(30)
-            finally:
-                process.kill()
     lost = {}
     for way in WAYS:
         code = main(["diagnose", str(tmp_path / way / "out"), "--json"])

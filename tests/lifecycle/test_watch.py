@@ -22,6 +22,7 @@ from disttrace_viewer.trace.process import Process
 from support import scenes
 from support.journals import MS, PEER_GONE, Journal, S
 from support.orders import order
+from support.processes import ending
 from support.scenes import alive, steps, tried
 
 
@@ -154,7 +155,7 @@ def test_who_does_not_end_is_killed_itself(tmp_path: Path, monkeypatch: pytest.M
         writes = subprocess.Popen(["sleep", "60"], pass_fds=[file.fileno()])
         other = subprocess.Popen(["sleep", "60"])
         again = subprocess.Popen(["sleep", "60"], pass_fds=[file.fileno()])
-    try:
+    with ending(writes, other, again):
         named = [
             {"process": str(n), "pid": one.pid, "boot_id": proc.boot_id(), **proc.own(),
              "ticks": proc.stat(one.pid).ticks - (one is again), "journal": str(journal)}
@@ -166,10 +167,6 @@ def test_who_does_not_end_is_killed_itself(tmp_path: Path, monkeypatch: pytest.M
         told._abort(named)
         assert writes.wait(10) == -signal.SIGKILL
         assert (other.poll(), again.poll()) == (None, None)
-    finally:
-        for one in (writes, other, again):
-            one.kill()
-            one.wait()
 
 
 def judged(folder: Path, monkeypatch: pytest.MonkeyPatch, look: Look) -> dict[str, Any]:

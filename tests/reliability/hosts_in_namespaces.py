@@ -22,8 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from disttrace.journal import proc  # noqa: E402
 from support import networks  # noqa: E402
 from support.journals import MS, Journal  # noqa: E402
 from support.orders import order  # noqa: E402
+from support.processes import busy  # noqa: E402
 
 LIMIT_S = 10.0
 SEEN_S = 45.0
@@ -98,18 +98,6 @@ class Judge:
             self.said.append((now - begun, "".join(lacks)[:70], verdict["lines"][0]))
         self.signature = verdict["signature"] or self.signature
         self.due = now + (verdict["next_s"] if not verdict["signature"] else 1.0)
-
-
-@contextmanager
-def busy(count: int) -> Iterator[None]:
-    """So many processes that want a processor all the time."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
 
 
 def judges(hosts: Sequence[networks.Host], folder: Path, begun: float) -> list[Judge]:

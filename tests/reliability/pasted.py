@@ -39,7 +39,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
 
-from support.processes import clean_environ, family, free_port, kill_family  # noqa: E402
+from support.processes import clean_environ, ending, family, free_port  # noqa: E402
 
 NODES, PER_NODE = 2, 2
 LIMIT_S, LOOK_S, PATIENCE_S = 12, 6.0, 120.0
@@ -195,16 +195,13 @@ def record(name: str, program: Program, folder: Path, python: str, more: Mapping
         with (made / f"node{node}.log").open("wb") as out:
             nodes.append(subprocess.Popen(command, env=environ, stdout=out, stderr=out,
                                           stdin=subprocess.DEVNULL))  # fmt: skip
-    try:
+    with ending(*nodes):
         if program.looks:
             _look(made, nodes)
         until = time.monotonic() + PATIENCE_S
         for one in nodes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 one.wait(max(1.0, until - time.monotonic()))
-    finally:
-        for one in nodes:
-            kill_family(one)
     truth = {"wall_s": time.time() - begun, "name": name}
     (made / "truth.json").write_text(json.dumps(truth))
     made.rename(folder)

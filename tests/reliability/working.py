@@ -32,7 +32,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
-from support.processes import clean_environ, kill_family  # noqa: E402
+from support.processes import busy, clean_environ, ending  # noqa: E402
 
 STALL_S, PATIENCE_S = 10.0, 150.0
 LATER_S = {"gil held, computing": 90.0}
@@ -339,11 +339,8 @@ def ranks(name: str, code: str, url: str) -> Iterator[tuple[Path, subprocess.Pop
                     subprocess.Popen(command, env=environ, stdout=out, stderr=err,
                                      stdin=subprocess.DEVNULL, start_new_session=True)
                 )  # fmt: skip
-        try:
+        with ending(*started):
             yield Path(folder), started[0]
-        finally:
-            for one in started:
-                kill_family(one)
 
 
 def heard(folder: Path, *kinds: str) -> list[dict[str, Any]]:
@@ -403,7 +400,6 @@ def main() -> int:
     parser.add_argument("--limits", action="store_true")
     parser.add_argument("--load", type=int, default=0)
     asked = parser.parse_args()
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(asked.load)]
     kinds: dict[str, Iterable[str]] = {"work": WORK, "stuck": STUCK}
     kinds = {"limit": LIMITS} if asked.limits else kinds
     rows = [(kind, name) for kind, table in kinds.items() for name in table]
@@ -417,15 +413,11 @@ def main() -> int:
         works = what == "work"
         return judged(name, WORK[name] if works else STUCK[name], url, works=works)
 
-    try:
-        with server() as url, ThreadPoolExecutor(asked.jobs) as pool:
-            for (what, name), wrong in zip(rows, pool.map(one, rows), strict=True):
-                out += wrong == "not installed"
-                right += not wrong
-                print(f"{'WRONG' if wrong else 'right'}  {what} {name}  {wrong}", flush=True)
-    finally:
-        for process in busy:
-            process.kill()
+    with busy(asked.load), server() as url, ThreadPoolExecutor(asked.jobs) as pool:
+        for (what, name), wrong in zip(rows, pool.map(one, rows), strict=True):
+            out += wrong == "not installed"
+            right += not wrong
+            print(f"{'WRONG' if wrong else 'right'}  {what} {name}  {wrong}", flush=True)
     print(f"{right} of {len(rows) - out} right, {out} passed over")
     return 0 if right == len(rows) - out else 1
 

@@ -65,7 +65,6 @@ class Collector:
     """Data points by name of the metric, the newest request's last."""
     described: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Unit and kind (``sum``, ``gauge``, ``histogram``) of a metric."""
-    """Log records as they came."""
     headers: list[dict[str, str]] = field(default_factory=list)
     requests: int = 0
     endpoint: str = ""
@@ -228,18 +227,3 @@ def _value(value: Any) -> Any:
     if kind == "array_value":
         return [_value(v) for v in value.array_value.values]
     return getattr(value, kind) if kind else None
-
-
-def exporters(directory: Path) -> list[int]:
-    """Exporter processes that follow the journals in ``directory``."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            command = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"disttrace_viewer.companion" in command and f'"{directory}"'.encode() in command:
-            found.append(int(entry.name))
-    return found

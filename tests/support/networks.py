@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from support.processes import kill_family
 
 DEVICE = "eth0"
 
@@ -107,7 +109,7 @@ def job(
     """A rank on each host, output in ``folder/RANK``; all are ended. ``shared``: one folder."""
     processes = []
     folder.mkdir(parents=True, exist_ok=True)
-    try:
+    with contextlib.ExitStack() as over:
         for rank, host in enumerate(on):
             variables = {
                 **environ, "RANK": str(rank), "WORLD_SIZE": str(len(on)),
@@ -116,17 +118,10 @@ def job(
             }  # fmt: skip
             with (folder / str(rank)).open("wb") as output:
                 command = host.command(*words)
-                processes.append(
-                    subprocess.Popen(
-                        command, env=variables, stdout=output, stderr=output, start_new_session=True
-                    )
+                process = subprocess.Popen(
+                    command, env=variables, stdout=output, stderr=output, start_new_session=True
                 )
+            over.callback(kill_family, process)
+            processes.append(process)
         yield processes
-    finally:
-        for process in processes:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.wait()
-        time.sleep(0.1)
+    time.sleep(0.1)

@@ -10,9 +10,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from disttrace.lifecycle.meeting import place
 
@@ -133,13 +134,33 @@ def family(pid: int) -> list[int]:
     return [pid, *(one for child in children for one in family(int(child)))]
 
 
-def kill_family(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to a process and all that it started, at once."""
-    if process.poll() is None:
-        for pid in family(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    process.wait()
+def kill_family(process: subprocess.Popen[Any]) -> None:
+    """SIGKILL to a process and all that it started, at once; its pipes are closed."""
+    with process:
+        if process.poll() is None:
+            for pid in family(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        signal_group(process.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def ending(*processes: subprocess.Popen[Any]) -> Iterator[None]:
+    """In the end they are killed, with all that they started."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            kill_family(process)
+
+
+@contextlib.contextmanager
+def busy(count: int, **variables: str) -> Iterator[None]:
+    """So many processes that want a processor all the time."""
+    command = [sys.executable, "-S", "-c", "while True: pass"]
+    environ = {**os.environ, **variables}
+    with ending(*(subprocess.Popen(command, env=environ) for _ in range(count))):
+        yield
 
 
 def python(*args: str | os.PathLike[str], timeout: float = 60.0, **variables: str) -> Outcome:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from disttrace.testing.ranks import has_fault
-from support.processes import ROOT
+from support.processes import ROOT, ending
 
 PROGRAM = """
 import os, signal, time
@@ -238,7 +238,7 @@ def test_it():
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip
-    try:
+    with ending(process):
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             pids = [p.read_text() for p in tmp_path.glob("pid*")]
@@ -249,9 +249,6 @@ def test_it():
         process.send_signal(signal.SIGINT)
         process.wait(60)
         assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
-    finally:
-        process.kill()
-        process.wait()
 
 
 SIZES = """

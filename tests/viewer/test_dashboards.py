@@ -26,8 +26,8 @@ pytest.importorskip("grpc")
 from disttrace_viewer.companion.slow import verdict_of
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.views import prometheus
-from support.collector import Collector, exporters, serve_grpc
-from support.processes import ROOT, clean_environ, free_port, run_program, wait_until
+from support.collector import Collector, serve_grpc
+from support.processes import ROOT, clean_environ, companions, free_port, run_program, wait_until
 
 yaml = pytest.importorskip("yaml")
 GRAFANA = ROOT / "docs" / "grafana"
@@ -252,7 +252,7 @@ def test_a_real_job_emits_what_dashboard_and_alerts_ask_for(tmp_path: Path) -> N
         over.set()
         watching.join(30)
         assert outcome.code == 0, outcome.stderr
-        wait_until(lambda: not exporters(out), 60)
+        wait_until(lambda: not companions(out), 60)
     emitted = names_of("\n".join(scraped[name] for name in prometheus.METRICS))
     labels = set().union(*emitted.values())
     for name, points in collector.metrics.items():

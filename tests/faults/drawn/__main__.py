@@ -16,14 +16,11 @@ import itertools
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -35,6 +32,7 @@ from faults.drawn.shrink import shrink
 from faults.drawn.truth import Faulty
 from frameworks.libraries import environment
 from support import marked
+from support.processes import busy
 
 
 def drawn(seed: int, number: int, *, frameworks: bool = False, harmless: bool = False) -> Faulty:
@@ -91,7 +89,8 @@ def main() -> int:
             return found
 
     results: dict[int, Run] = {}
-    with loaded(options.load, zygote.mark), ThreadPoolExecutor(options.jobs) as pool:
+    load = busy(options.load, **{marked.VARIABLE: f"{zygote.mark}/load"})
+    with load, ThreadPoolExecutor(options.jobs) as pool:
         runs = pool.map(lambda n: execute(of(n), f"{options.seed}-{n}"), numbers)
         for number, result in zip(numbers, runs, strict=True):
             results[number] = result
@@ -103,20 +102,6 @@ def main() -> int:
         _explain(number, shrink(result.faulty, lambda one: bool(execute(one).wrong)), execute)
     zygote.close()
     return _summary(options.seed, results, time.monotonic() - began)
-
-
-@contextmanager
-def loaded(number: int, mark: str) -> Iterator[None]:
-    """So many processes that only compute, until it is over; they bear the mark."""
-    command = [sys.executable, "-S", "-c", "while True: pass"]
-    environ = {**os.environ, marked.VARIABLE: f"{mark}/load"}
-    busy = [subprocess.Popen(command, env=environ) for _ in range(number)]
-    try:
-        yield
-    finally:
-        for one in busy:
-            one.kill()
-            one.wait()
 
 
 def _explain(number: int, smallest: Faulty, execute: object) -> None:

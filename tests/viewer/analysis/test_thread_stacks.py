@@ -24,7 +24,7 @@ from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording.names import file_name
 from disttrace_viewer.wording.sentences import place
 from support.journals import MS, Journal, S
-from support.processes import clean_environ
+from support.processes import clean_environ, ending
 from support.scenes import alive, all_gone, finds, steps
 
 LOADER = ("loader.py", 9, "load")
@@ -258,12 +258,9 @@ def test_containers_of_one_name_know_nothing_of_each_other(tmp_path: Path) -> No
     )  # fmt: skip
     assert own.stdin is not None
     assert own.stdout is not None
-    try:
+    with ending(own):
         assert own.stdout.readline() == "up\n"
         other = in_container('sleep 60 & exec "$0" -c "$1" "$2"', python, seen, str(tmp_path))
         assert other.communicate(timeout=60)[0] == "None\n"
         assert lives(tmp_path) is None
         assert own.communicate("\n", timeout=60)[0] == "True\nFalse\n"
-    finally:
-        own.kill()
-        own.wait()

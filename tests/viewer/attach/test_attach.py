@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from disttrace_viewer.attach.samples import Look, refusal
 from disttrace_viewer.load.foreign.py_spy import Frame, ProcessSample
 from disttrace_viewer.load.foreign.py_spy import samples as samples_of
 from disttrace_viewer.load.problems import Problems
+from support.processes import ending
 
 TORCH = "/venv/site-packages/torch/distributed/distributed_c10d.py"
 
@@ -287,7 +287,7 @@ def test_a_job_that_hangs_untraced_is_told_and_goes_on(tmp_path: Path, by_pid: b
         )
         for rank in range(2)
     ]
-    try:
+    with ending(*ranks):
         deadline = time.monotonic() + 120
         while not all((tmp_path / str(rank)).exists() for rank in range(2)):
             assert time.monotonic() < deadline
@@ -301,10 +301,6 @@ def test_a_job_that_hangs_untraced_is_told_and_goes_on(tmp_path: Path, by_pid: b
         (found,) = json.loads(done.stdout)["findings"]
         assert (found["kind"], found["culprit_ranks"]) == ("missing_participant", [1])
         assert [one.poll() for one in ranks] == [None, None]
-    finally:
-        for one in ranks:
-            os.killpg(one.pid, signal.SIGKILL)
-            one.wait()
 
 
 def test_who_of_a_process_tree_is_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,13 +387,9 @@ def test_a_rank_that_is_no_number_is_none(tmp_path: Path) -> None:
         )
         for rank in told
     ]
-    try:
+    with ending(*running):
         for one in running:
             assert one.stdout is not None
             assert one.stdout.readline() == b"\n"
         (found,) = processes.ranks([one.pid for one in running])
         assert (found.pid, found.rank, found.world) == (running[-1].pid, 1, 1)
-    finally:
-        for one in running:
-            one.kill()
-            one.communicate()

@@ -27,7 +27,7 @@ from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, PEER_GONE, T0, Journal, S
-from support.processes import wait_until
+from support.processes import ending, wait_until
 from support.scenes import (
     alive,
     all_gone,
@@ -245,7 +245,7 @@ def test_what_the_kernel_says_is_written_once(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "import time; time.sleep(60)"]
     children = [subprocess.Popen(program) for _ in range(2)]
     one, other = children
-    try:
+    with ending(*children):
         for rank, child in enumerate(children):
             Journal(
                 tmp_path, rank=rank, pid=child.pid, boot_id=proc.boot_id() or "",
@@ -269,10 +269,6 @@ def test_what_the_kernel_says_is_written_once(tmp_path: Path) -> None:
         wait_until(lambda: proc.stat(other.pid).has_ended)
         assert noted() == [(1, "stopped", None, 1), (1, "gone", -9, 1)]
         assert os.path.exists(journal)
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
     assert one.returncode == -9
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from support.collector import Collector, exporters, exporting, serve_grpc, serve_http
+from support.collector import Collector, exporting, serve_grpc, serve_http
 from support.preloaded import preloaded, torchrun
-from support.processes import ROOT, Outcome, python, wait_until
+from support.processes import ROOT, Outcome, companions, python, wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 BOUND = 45.0
@@ -96,7 +96,7 @@ def test_a_program_does_not_notice(kind: str, protocol: str, tmp_path: Path) -> 
     with BAD[kind](protocol) as endpoint:
         outcome = loader(tmp_path, protocol, endpoint, **SOON).check()
         assert outcome.stdout.splitlines() == ["total 112.0"] * 2
-        wait_until(lambda: not exporters(tmp_path), BOUND)
+        wait_until(lambda: not companions(tmp_path), BOUND)
     (log,) = tmp_path.iterdir()
     sentences = log.read_text().splitlines()
     dropped = [s for s in sentences if "spans did not reach the collector at" in s]
@@ -111,7 +111,7 @@ def test_a_slow_collector_gets_everything(tmp_path: Path) -> None:
     """Two seconds per request: the program does not wait for it, the exporter does."""
     with serve_grpc(Collector(delay=2.0)) as collector:
         loader(tmp_path, "grpc", collector.endpoint).check()
-        wait_until(lambda: not exporters(tmp_path), 60)
+        wait_until(lambda: not companions(tmp_path), 60)
         assert list(tmp_path.iterdir()) == []
         assert len(collector.of("end")) == 3
 
@@ -132,7 +132,7 @@ def test_a_collector_that_dies_and_comes_back(tmp_path: Path) -> None:
     killer.join(60)
     outcome.check()
     assert seen.is_set()
-    wait_until(lambda: not exporters(tmp_path), BOUND)
+    wait_until(lambda: not companions(tmp_path), BOUND)
 
 
 def test_exit_is_not_delayed(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_exit_is_not_delayed(tmp_path: Path) -> None:
         plain.append(ending("json"))
         exported.append(ending("json,otlp"))
     assert min(exported) - min(plain) < 0.2
-    wait_until(lambda: not exporters(tmp_path / "out"), BOUND)
+    wait_until(lambda: not companions(tmp_path / "out"), BOUND)
 
 
 def test_the_exporter_is_nobodys_child(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_the_exporter_is_nobodys_child(tmp_path: Path) -> None:
         variables = exporting(tmp_path, collector, "otlp")
         outcome = python(PROGRAMS / "children.py", **variables).check()
         assert outcome.stdout.splitlines() == ["no child", "own child True", "imported []"]
-        wait_until(lambda: not exporters(tmp_path), BOUND)
+        wait_until(lambda: not companions(tmp_path), BOUND)
         assert len(collector.of("end")) == 1
 
 
@@ -181,7 +181,7 @@ def test_a_missing_package_is_one_sentence(tmp_path: Path) -> None:
         PROGRAMS / "children.py", DISTTRACE="1", DISTTRACE_DIR=str(out), DISTTRACE_EXPORT="otlp",
         PYTHONPATH=os.pathsep.join((str(hidden.parent), str(ROOT), str(ROOT / "viewer"))),
     ).check()  # fmt: skip
-    wait_until(lambda: not exporters(out), BOUND)
+    wait_until(lambda: not companions(out), BOUND)
     assert "own child True" in outcome.stdout
     (log,) = out.glob("*.log")
     assert "pip install 'disttrace[otlp]'" in log.read_text()

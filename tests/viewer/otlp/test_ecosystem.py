@@ -10,15 +10,9 @@ from typing import Any
 
 import pytest
 
-from support.collector import Collector, exporters, exporting, serve_grpc
+from support.collector import Collector, exporting, serve_grpc
 from support.preloaded import preloaded, torchrun
-from support.processes import (
-    ROOT,
-    clean_environ,
-    free_port,
-    run_program,
-    wait_until,
-)
+from support.processes import ROOT, clean_environ, companions, free_port, run_program, wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -31,7 +25,7 @@ def test_the_users_span_is_the_parent(joins: bool, tmp_path: Path) -> None:
         outcome = torchrun(
             PROGRAMS / "train_step.py", 2, *arguments, **exporting(tmp_path, collector, "otlp")
         ).check()
-        wait_until(lambda: not exporters(tmp_path), 40)
+        wait_until(lambda: not companions(tmp_path), 40)
     steps = {int(r): (t, s) for r, t, s in map(str.split, outcome.stdout.splitlines())}
     ours = {span.span: span for span in collector.spans}
     operations = collector.operations()
@@ -57,7 +51,7 @@ def test_traceparent_of_the_environment_is_continued(tmp_path: Path) -> None:
     with serve_grpc(Collector()) as collector:
         more = exporting(tmp_path, collector, "otlp", TRACEPARENT=f"00-{trace}-{span}-01")
         torchrun(ROOT / "examples" / "pingpong.py", 2, **more).check()
-        wait_until(lambda: not exporters(tmp_path), 40)
+        wait_until(lambda: not companions(tmp_path), 40)
     assert {s.trace for s in collector.spans} == {trace}
     (agent,) = [s for s in collector.of("process") if s.name == "agent"]
     assert agent.parent == span
@@ -69,7 +63,7 @@ def test_an_unsampled_trace_is_not_sent(tmp_path: Path) -> None:
     with serve_grpc(Collector()) as collector:
         more = exporting(tmp_path, collector, "otlp", TRACEPARENT=header)
         preloaded(PROGRAMS / "children.py", **more).check()
-        wait_until(lambda: not exporters(tmp_path), 40)
+        wait_until(lambda: not companions(tmp_path), 40)
     assert collector.spans == []
     assert collector.metrics["disttrace.operations"]
 
@@ -83,7 +77,7 @@ def test_the_sampler_decides(sampler: str, argument: str, sent: bool, tmp_path: 
         variables = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}
         more = exporting(tmp_path, collector, "otlp", **variables)
         preloaded(PROGRAMS / "children.py", **more).check()
-        wait_until(lambda: not exporters(tmp_path), 40)
+        wait_until(lambda: not companions(tmp_path), 40)
     assert bool(collector.spans) is sent
     assert bool(collector.operations()) is sent
     counted = sum(point.as_int for point in collector.metrics["disttrace.operations"])
@@ -106,7 +100,7 @@ def test_opentelemetry_instrument_torchrun(tmp_path: Path) -> None:
             "OTEL_SERVICE_NAME": "trainer", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         run_program(command, clean_environ(**variables), 120).check()
-        wait_until(lambda: not exporters(tmp_path), 40)
+        wait_until(lambda: not companions(tmp_path), 40)
     names = sorted(s.name for s in collector.of("process"))
     assert names == ["agent", "rank 0", "rank 1"]
     assert {s.resource["service.name"] for s in collector.operations()} == {"trainer"}
@@ -124,7 +118,7 @@ def test_off_is_off(tmp_path: Path) -> None:
     with serve_grpc(Collector()) as collector:
         more = exporting(tmp_path, collector, "otlp", OTEL_SDK_DISABLED="true")
         preloaded(PROGRAMS / "children.py", **more).check()
-        wait_until(lambda: not exporters(tmp_path), 40)
+        wait_until(lambda: not companions(tmp_path), 40)
     assert (collector.spans, collector.metrics) == ([], {})
     assert os.listdir(tmp_path) == []
 
@@ -141,7 +135,7 @@ def test_hosts_without_a_shared_id_are_told_what_to_set(tmp_path: Path) -> None:
             agents = [two_hosts(node, port, more) for node in (0, 1)]
             for agent in agents:
                 assert agent.wait(90) == 0
-            wait_until(lambda: not exporters(out), 40)  # noqa: B023
+            wait_until(lambda: not companions(out), 40)  # noqa: B023
         assert len({s.trace for s in collector.spans}) == traces
         members = [s for s in collector.operations() if "disttrace.group.id" in s.attributes]
         assert {s.resource["disttrace.rank"] for s in members} == {0, 1}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.collector import Collector, exporters, serve_grpc
-from support.processes import ROOT, Outcome, clean_environ, run_program, wait_until
+from support.collector import Collector, serve_grpc
+from support.processes import ROOT, Outcome, clean_environ, companions, run_program, wait_until
 
 LAUNCH = ROOT / "examples" / "faults" / "launch.py"
 FAULT = ROOT / "examples" / "faults" / "sudden_end.py"
@@ -39,7 +39,7 @@ def test_every_end_is_told(how: str, tmp_path: Path) -> None:
     with serve_grpc(Collector()) as collector:
         outcome = fault(tmp_path, how, "otlp", collector.endpoint)
         assert (outcome.code != 0, outcome.hung) == (True, False)
-        wait_until(lambda: not exporters(tmp_path), 40)
+        wait_until(lambda: not companions(tmp_path), 40)
     ends = {s.resource.get("disttrace.rank"): s for s in collector.of("end")}
     assert ends[1].attributes["disttrace.process.state"] == STATES[how]
     assert ends[1].status == 2
@@ -56,6 +56,6 @@ def test_a_dead_collector_changes_no_outcome(how: str, tmp_path: Path) -> None:
     exported = fault(tmp_path / "otlp", how, "json,otlp", "http://127.0.0.1:9")
     assert (exported.code, exported.hung) == (plain.code, plain.hung)
     assert errors(exported) == errors(plain)
-    wait_until(lambda: not exporters(tmp_path / "otlp"), 60)
+    wait_until(lambda: not companions(tmp_path / "otlp"), 60)
     (log,) = (tmp_path / "otlp").glob("*.log")
     assert "spans did not reach the collector at http://127.0.0.1:9" in log.read_text()

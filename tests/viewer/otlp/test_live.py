@@ -15,9 +15,9 @@ import pytest
 
 from disttrace_viewer.api import load
 from support.both_readers import batch, differences, streaming
-from support.collector import SERVE, Collector, Received, exporters, exporting, serve_grpc
+from support.collector import SERVE, Collector, Received, exporting, serve_grpc
 from support.preloaded import torchrun
-from support.processes import ROOT, clean_environ, python, wait_until
+from support.processes import ROOT, clean_environ, companions, python, wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 RANKS = 4
@@ -31,7 +31,7 @@ def settings(directory: Path, collector: Collector, protocol: str, **more: str) 
 
 def over(directory: Path, timeout: float = 30.0) -> None:
     """Wait until the exporter of ``directory`` has ended."""
-    wait_until(lambda: not exporters(directory), timeout)
+    wait_until(lambda: not companions(directory), timeout)
 
 
 def journalled(directory: Path) -> set[str]:
@@ -272,7 +272,7 @@ def test_the_exporter_keeps_no_pipe_open(tmp_path: Path) -> None:
         began = time.monotonic()
         torchrun(ROOT / "examples" / "pingpong.py", 2, **settings(out, collector, "grpc")).check()
         # run_program reads the pipes to their end; it kills the process group only after that.
-        assert exporters(out)
+        assert companions(out)
         assert time.monotonic() - began < 60
         over(out, 60)
         assert len(collector.of("end")) == 3

@@ -10,7 +10,6 @@ import json
 import os
 import queue
 import shutil
-import signal
 import subprocess
 import threading
 from collections import Counter
@@ -29,6 +28,7 @@ from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.timeline import perfetto
 from disttrace_viewer.views.timeline.tracks import BUSY, FLYING, WAITING
 from support.journals import MS, UNIX_NS, workers
+from support.processes import ending
 from support.scenes import alive
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -139,11 +139,8 @@ def asked(trace: bytes, folder: Path) -> dict[str, list[list[Any]]]:
             stderr=subprocess.DEVNULL, env={**os.environ, "HOME": str(folder)},
             start_new_session=True,
         )  # fmt: skip
-        try:
+        with ending(browser):
             found: dict[str, list[list[Any]]] = told.get(timeout=LIMIT_S)
-        finally:
-            os.killpg(browser.pid, signal.SIGKILL)
-            browser.wait(10)
     assert "failed" not in found, found
     return found
 
