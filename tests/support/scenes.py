@@ -99,11 +99,16 @@ def only(found: Sequence[RuleFinding]) -> RuleFinding:
     return found[0]
 
 
-def finds(folder: Path, kind: str, culprits: list[int] | None = None, **facts: Any) -> RuleFinding:
-    """The one finding about a folder: of this kind, blaming these ranks, with these attributes."""
+def finds(
+    folder: Path, kind: str, culprits: list[int] | None = None, *, says: str = "", hints: str = "",
+    **facts: Any,
+) -> RuleFinding:  # fmt: skip
+    """The one finding of a folder, its culprits by ranks; ``says``, ``hints``: parts of texts."""
     case, found = verdict(folder, **{k: facts.pop(k) for k in ("look", "stall_s") if k in facts})
     facts |= {"kind": kind} if culprits is None else {"kind": kind, "culprits": culprits}
     assert {name: _fact(case, only(found), name) for name in facts} == facts
+    assert says in found[0].summary
+    assert hints in (found[0].hint or "")
     return found[0]
 
 

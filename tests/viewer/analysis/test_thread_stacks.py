@@ -131,8 +131,7 @@ def test_a_pool_that_was_given_the_call_itself_is_told_by_who_waits_for_it(
             journal.record(at=6 * S, h=0, k=journal.stack(*frames))
         else:
             journal.stand(3 * S, *LOADER)
-    found = finds(tmp_path, "missing_participant")
-    assert f"rank 0 has been waiting at {told} for" in found.summary
+    finds(tmp_path, "missing_participant", says=f"rank 0 has been waiting at {told} for")
 
 
 PACKAGES = "/env/lib/python3.11/site-packages"

@@ -87,8 +87,7 @@ def test_a_thread_that_gives_up_too_early_to_tell(tmp_path: Path) -> None:
             journal.define("exit", t=8 * S, how="os._exit", code=3, stack=stack)
         else:
             journal.beat(8)
-    found = finds(tmp_path, "process_failed", [1])
-    assert "left by os._exit(3) at train.py:9 in watchdog" in found.summary
+    finds(tmp_path, "process_failed", [1], says="left by os._exit(3) at train.py:9 in watchdog")
 
 
 def test_a_member_that_was_frozen_inside_of_a_collective(tmp_path: Path) -> None:
@@ -237,8 +236,7 @@ def test_a_collective_in_the_wrong_group(tmp_path: Path) -> None:
                 )  # fmt: skip
         if rank < 2:
             journal.begin(journal.collective(groups[rank]), 200 * MS, q=1)
-    found = finds(tmp_path, "missing_participant", [])
-    assert "is the group right?" in found.summary
+    finds(tmp_path, "missing_participant", [], says="is the group right?")
 
 
 def test_a_side_thread_holds_up_nobody(tmp_path: Path) -> None:
@@ -312,8 +310,7 @@ def test_a_work_that_is_waited_for_again(tmp_path: Path, *, between: bool) -> No
         if not between:
             journal.record(w=number, d=21 * S)
         journal.beat(UNTIL_S + 2)
-    found = finds(tmp_path, "missing_participant", [0])
-    assert "rank 1 has been waiting at train.py:10 for 2" in found.summary
+    finds(tmp_path, "missing_participant", [0], says="rank 1 has been waiting at train.py:10 for 2")
 
 
 def test_who_gave_up_for_good_waits_no_more(tmp_path: Path) -> None:

@@ -63,8 +63,7 @@ def test_what_a_callback_makes_of_a_lost_rank_is_no_failure(tmp_path: Path, left
             journal.lose(group, 200 * MS, 42 * MS)
             told = f"{text[: len(WRAPPED) + 60]} ... {text[-20:]}" if left_out else text
             journal.fail(240 * MS, "RuntimeError", told)
-    found = finds(tmp_path, "process_failed", [1], certainty="certain")
-    assert "unmarked" in found.summary
+    finds(tmp_path, "process_failed", [1], certainty="certain", says="unmarked")
 
 
 def test_what_differs_by_rank_in_a_text_makes_no_second_failure(tmp_path: Path) -> None:
@@ -293,8 +292,7 @@ def test_a_message_to_who_had_given_up(tmp_path: Path) -> None:
         else:
             send = journal.message(group, "send", 0)
             journal.break_off(send, 14 * S, MS, 15 * S, q=1, refused=True)
-    found = finds(tmp_path, "unmatched_recv", [1])
-    assert "rank 1 posted the send 7.8 s later" in found.summary
+    finds(tmp_path, "unmatched_recv", [1], says="rank 1 posted the send 7.8 s later")
 
 
 def test_two_that_die_at_once_are_one_failure(tmp_path: Path) -> None:

@@ -300,8 +300,7 @@ def test_a_straggler_is_found_beside_threads_that_talk(tmp_path: Path) -> None:
         let_go += MS + pause + MS // 5
     for journal, _ in jobs:
         journal.leave(let_go + MS)
-    found = finds(tmp_path, "straggler", [1], look=all_gone)
-    assert "by 300 ms in 8 of" in found.summary
+    finds(tmp_path, "straggler", [1], look=all_gone, says="by 300 ms in 8 of")
 
 
 @pytest.mark.parametrize("last", [-50 * MS, 50 * MS], ids=["the thread's", "the main one's"])
@@ -313,8 +312,7 @@ def test_who_asks_beside_a_thread_that_talks(tmp_path: Path, last: int) -> None:
             told = [(n * S // 5 + last, asks, "ready", 0), (n * S // 5, lives, "alive", 1)]
             for t, call, key, thread in sorted(told):
                 journal.run(call, t, MS, k=key, h=thread)
-    found = finds(tmp_path, "missing_participant", [])
-    assert "rank 1 asks again and again (store.check of '" in found.summary
+    finds(tmp_path, "missing_participant", [], says="rank 1 asks again and again (store.check of '")
 
 
 def test_who_ended_after_a_call_of_a_pool_has_the_line_before(tmp_path: Path) -> None:

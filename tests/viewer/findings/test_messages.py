@@ -64,8 +64,7 @@ def test_groups_in_opposite_order_are_a_deadlock(tmp_path: Path) -> None:
         a, b = (journal.group(name=name, ranks=[0, 1], size=2, default=False) for name in "ab")
         mine = {0: a, 1: b, 2: group}[journal.rank or 0]
         journal.begin(journal.collective(mine), 200 * MS, q=3 if mine == group else 1)
-    found = finds(tmp_path, "deadlock", [])
-    assert "group [0, 1] named 'a'" in found.summary
+    found = finds(tmp_path, "deadlock", [], says="group [0, 1] named 'a'")
     assert found.consequences == (
         "Rank 2 waits in all_reduce #3 of the default group (train.py:10).",
     )

@@ -138,8 +138,7 @@ def test_they_gave_up(tmp_path: Path) -> None:
     number = meet(journal, 2 * S)
     journal.end(number, 600 * S, x=journal.string(TIMED_OUT))
     journal.fail(603 * S, "RendezvousTimeoutError", "")
-    found = finds(tmp_path, "rendezvous_incomplete")
-    assert "for 10 min 0 s: 1 of 2 nodes came" in found.summary
+    finds(tmp_path, "rendezvous_incomplete", says="for 10 min 0 s: 1 of 2 nodes came")
 
 
 def test_one_node_that_is_enough_waits_for_nobody(tmp_path: Path) -> None:

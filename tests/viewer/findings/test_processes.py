@@ -240,8 +240,7 @@ def test_a_connection_to_a_worker_of_the_loader_is_none_to_a_rank(tmp_path: Path
             text="[Errno 104] Connection reset by peer",
         )  # fmt: skip
         journal.define("exit", t=S + MS, how="exception", code=1)
-    found = finds(tmp_path, "process_failed", [1])
-    assert "a worker of the rank's DataLoader" in (found.hint or "")
+    finds(tmp_path, "process_failed", [1], hints="a worker of the rank's DataLoader")
 
 
 @pytest.mark.parametrize(
@@ -482,8 +481,7 @@ def test_without_a_record_of_its_work_nobody_is_blamed(tmp_path: Path) -> None:
             destroy(journal, 1 * S)
         else:
             journal.stand(3 * S, "/src/loader.py", 9, "load")
-    found = finds(tmp_path, "no_progress", [])
-    assert "in destroy_process_group at train.py:40 for 19.0 s" in found.summary
+    finds(tmp_path, "no_progress", [], says="in destroy_process_group at train.py:40 for 19.0 s")
 
 
 @pytest.mark.parametrize(("held_by", "told_s"), [("nobody", 70), ("a graph", 20)])
