@@ -19,6 +19,7 @@ UNIX_NS = 1_700_000_000_000_000_000
 
 MS = 1_000_000
 S = 1000 * MS
+Frame = tuple[str, int, str]
 PEER_GONE = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"
 
 
@@ -97,7 +98,7 @@ class Journal:
             self._strings[text] = self.numbered("string", v=text)
         return self._strings[text]
 
-    def stack(self, *frames: tuple[str, int, str]) -> int:
+    def stack(self, *frames: Frame) -> int:
         """A stack, innermost frame first."""
         numbers = [[self.string(f), line, self.string(name)] for f, line, name in frames]
         return self.numbered("stack", frames=numbers)
@@ -222,10 +223,18 @@ class Journal:
         """Where a thread, mostly the main one, stands from ``t`` on."""
         self.record(at=t, h=thread, k=self.stack((file, line, function)))
 
-    def fail(self, t: int, kind: str, text: str, line: int = 30, **keys: Sequence[str]) -> None:
-        """An exception that nobody caught, and the end."""
-        stack = self.stack(("train.py", line, "step"))
-        self.define("failure", t=t, type=kind, text=text, stack=stack, h=0, **keys)
+    def failure(
+        self, t: int, kind: str, text: str, *frames: Frame, line: int = 30,
+        thread: int = 0, causes: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """An exception that nobody caught in a thread, at a line of "step" if not elsewhere."""
+        stack = self.stack(*(frames or [("train.py", line, "step")]))
+        more = {"causes": list(causes)} if causes else {}
+        self.define("failure", t=t, type=kind, text=text, stack=stack, h=thread, **more)
+
+    def fail(self, t: int, kind: str, text: str, *frames: Frame, **keys: Any) -> None:
+        """A failure, and the end."""
+        self.failure(t, kind, text, *frames, **keys)
         self.define("exit", t=t + MS, how="exception", code=1)
 
     def break_off(
@@ -235,7 +244,7 @@ class Journal:
         line = keys.pop("line", 30)
         self.raises(call, t, d, text, **keys)
         kind, _, words = text.partition(": ")
-        self.fail(fails, kind, words, line)
+        self.fail(fails, kind, words, line=line)
 
     def lose(
         self, group: int, t: int, d: int, text: str = PEER_GONE, *, fails: int | None = None

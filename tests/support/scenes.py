@@ -99,11 +99,11 @@ def only(found: Sequence[RuleFinding]) -> RuleFinding:
     return found[0]
 
 
-def finds(
-    folder: Path, kind: str, culprits: list[int] | None = None, *, says: str = "", hints: str = "",
-    **facts: Any,
-) -> RuleFinding:  # fmt: skip
-    """The one finding of a folder, its culprits by ranks; ``says``, ``hints``: parts of texts."""
+def finds(folder: Path, kind: str, culprits: list[int] | None = None, **facts: Any) -> RuleFinding:
+    """The one finding of a folder: of this kind, blaming these ranks, with these attributes, and
+    where it ``says`` or ``hints`` something with that in its sentence or hint.
+    """
+    says, hints = (facts.pop(name, "") for name in ("says", "hints"))
     case, found = verdict(folder, **{k: facts.pop(k) for k in ("look", "stall_s") if k in facts})
     facts |= {"kind": kind} if culprits is None else {"kind": kind, "culprits": culprits}
     assert {name: _fact(case, only(found), name) for name in facts} == facts

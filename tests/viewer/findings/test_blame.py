@@ -103,9 +103,8 @@ def test_the_exception_of_a_thread_is_told_of_whoever_waits_for_it(tmp_path: Pat
     """Rank 1's loading thread failed; its main thread waits for the next batch."""
     for journal, _ in hang_without(tmp_path, 3, 1):
         thread = journal.numbered("thread", name="load", native=7)
-        stack = journal.stack(("train.py", 13, "load"))
-        keys = {"type": "OSError", "text": "disk is gone", "stack": stack, "h": thread}
-        journal.define("failure", t=180 * MS, **keys)
+        where = ("train.py", 13, "load")
+        journal.failure(180 * MS, "OSError", "disk is gone", where, thread=thread)
     found = finds(tmp_path, "missing_participant", [1])
     assert "thread first: OSError: disk is gone at train.py:13 in load" in (found.hint or "")
 
@@ -269,11 +268,8 @@ def test_a_call_that_raises_under_detail_has_begun(tmp_path: Path) -> None:
     """All members raise in the call, which takes no number: the calls themselves are compared."""
     for journal, group in steps(tmp_path, 3):
         op = "all_gather" if journal.rank == 0 else "all_reduce"
-        journal.raises(journal.collective(group, op), 200 * MS, MS, DETAIL, q=3, refused=True)
-        stack = journal.stack(("train.py", 10, "main"))
-        text = DETAIL.partition(": ")[2]
-        journal.define("failure", t=210 * MS, type="RuntimeError", text=text, stack=stack, h=0)
-        journal.define("exit", t=211 * MS, how="exception", code=1)
+        call = journal.collective(group, op)
+        journal.break_off(call, 200 * MS, MS, 210 * MS, DETAIL, q=3, refused=True, line=10)
     found = finds(tmp_path, "op_mismatch", [0], seq=3)
     assert found.consequences[0].startswith("Ranks 1, 2 failed with RuntimeError")
 
@@ -342,11 +338,7 @@ def test_a_limit_that_was_handled_breaks_nothing(tmp_path: Path, *, handled: boo
             number = journal.issue(call, 200 * MS, q=3, d=MS)
             journal.record(w=number, d=MS)
             journal.record(e=number, d=2 * S, x=journal.string(LIMIT), r=1)
-            stack = journal.stack(("/src/train.py", 31, "step"))
-            causes = {} if handled else {"causes": [LIMIT]}
-            journal.define("failure", t=3 * S, type="ValueError", text="bad", stack=stack, h=0,
-                           **causes)  # fmt: skip
-            journal.define("exit", t=3 * S, how="exception", code=1)
+            journal.fail(3 * S, "ValueError", "bad", causes=[] if handled else [LIMIT])
             continue
         late = journal.rank == 1
         number = journal.begin(journal.collective(group), (5 * S if late else 200 * MS), q=3)

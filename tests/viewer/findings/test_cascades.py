@@ -31,13 +31,6 @@ LOOKS_LIKE_IT = [
 ]
 
 
-def fail_from(journal: Journal, t: int, kind: str, text: str, *causes: str) -> None:
-    """An uncaught exception with what it was raised from."""
-    stack = journal.stack(("train.py", 31, "save"))
-    journal.define("failure", t=t, type=kind, text=text, stack=stack, h=0, causes=list(causes))
-    journal.define("exit", t=t + MS, how="exception", code=1)
-
-
 @pytest.mark.parametrize(("kind", "text"), LOOKS_LIKE_IT)
 def test_a_text_like_a_lost_rank_is_no_evidence(tmp_path: Path, kind: str, text: str) -> None:
     """No operation of rank 1 ended in that error, so it is its own."""
@@ -89,9 +82,7 @@ def raised_inside(
     """A handler of signals raises while the process is in an all_reduce."""
     text = "a worker is killed by signal: Killed."
     journal.lose(group, t, d, f"RuntimeError: {text}")
-    stack = journal.stack(handler, INSIDE, ("/src/train.py", 30, "step"))
-    journal.define("failure", t=t + d + MS, type="RuntimeError", text=text, stack=stack, h=0)
-    journal.define("exit", t=t + d + 2 * MS, how="exception", code=1)
+    journal.fail(t + d + MS, "RuntimeError", text, handler, INSIDE, ("/src/train.py", 30, "step"))
 
 
 @pytest.mark.parametrize("handler", HANDLERS, ids=["loader", "user"])
@@ -140,9 +131,9 @@ def test_who_aborts_after_what_others_have_done_failed_by_itself(tmp_path: Path)
             journal.end(number, 2 * MS)
             store = journal.call("store.get", kind="store", store=1, origin="python")
             asked = journal.begin(store, 210 * MS, k="step/1")
-            text = "DistNetworkError: Connection reset by peer"
-            journal.end(asked, 60 * MS, x=journal.string(text))
-            fail_from(journal, 275 * MS, *text.split(": "))
+            kind, text = "DistNetworkError", "Connection reset by peer"
+            journal.end(asked, 60 * MS, x=journal.string(f"{kind}: {text}"))
+            journal.fail(275 * MS, kind, text)
 
     def aborted(process: Process) -> Observation:
         return Observation(alive=False, code=-6) if process.rank == 0 else all_gone(process)
@@ -168,7 +159,7 @@ def test_survivors_end_in_their_own_ways(tmp_path: Path, how: str) -> None:
         if how == "later":
             journal.fail(5 * S, "SystemError", "training aborted")
         elif how == "chain":
-            fail_from(journal, 5 * S, "OSError", "cannot go on", PEER_GONE)
+            journal.fail(5 * S, "OSError", "cannot go on", causes=[PEER_GONE])
         else:
             journal.define("exit", t=5 * S, how=how, code=13)
     found = finds(tmp_path, "process_failed", [1])
@@ -181,7 +172,7 @@ def test_a_process_that_recovered_fails_by_itself(tmp_path: Path) -> None:
         journal.lose(group, 200 * MS, 30 * MS, TIMED_OUT)
         journal.run(journal.collective(group), t=1 * S, d=MS, q=4)
         if journal.rank == 1:
-            fail_from(journal, 2 * S, "KeyError", "'step'", TIMED_OUT)
+            journal.fail(2 * S, "KeyError", "'step'", causes=[TIMED_OUT])
         else:
             journal.break_off(journal.collective(group), 2 * S, 30 * MS, 3 * S, q=5)
     found = [f for f in findings(tmp_path) if f.kind == "process_failed"]
@@ -236,10 +227,8 @@ def test_what_cxx_code_gave_up_without_a_record_was_given_up(tmp_path: Path) -> 
             journal.fail(15 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
             continue
         journal.beat(6)
-        text = TIMED_OUT.partition(": ")[2]
-        stack = journal.stack((torch, 841, "backward"), ("train.py", 31, "step"))
-        journal.define("failure", t=6 * S, type="RuntimeError", text=text, stack=stack, h=0)
-        journal.define("exit", t=6 * S + MS, how="exception", code=1)
+        kind, text = TIMED_OUT.split(": ")
+        journal.fail(6 * S, kind, text, (torch, 841, "backward"), ("train.py", 31, "step"))
     found = finds(tmp_path, "missing_participant", [1])
     assert "arrived at all_reduce #3 of the default group 8.0 s after" in found.summary
 
@@ -317,8 +306,7 @@ def test_what_is_lost_while_all_are_being_killed_proves_nothing(tmp_path: Path) 
 def test_a_main_thread_that_failed_is_told_while_another_one_lives(tmp_path: Path) -> None:
     """It stands in threading's shutdown, and that is not where it went wrong."""
     for journal, _ in hang_without(tmp_path, 2, 1):
-        stack = journal.stack(("train.py", 30, "step"))
-        journal.define("failure", t=210 * MS, type="ValueError", text="no", stack=stack, h=0)
+        journal.failure(210 * MS, "ValueError", "no")
         shut = journal.stack(("/usr/lib/python3.12/threading.py", 1590, "_shut"))
         journal.record(at=3 * S, h=0, k=shut)
     found = finds(tmp_path, "process_failed", [1])
@@ -331,8 +319,7 @@ def test_a_main_thread_that_failed_is_told_while_another_one_lives(tmp_path: Pat
 def test_what_a_hook_calls_after_an_exception_belongs_to_it(tmp_path: Path) -> None:
     """``sys.excepthook`` and ``atexit`` run on the rank that raised alone; live and afterwards."""
     for journal, group in hang_without(tmp_path, 3, 1):
-        stack = journal.stack(("train.py", 30, "step"))
-        journal.define("failure", t=190 * MS, type="ValueError", text="no", stack=stack, h=0)
+        journal.failure(190 * MS, "ValueError", "no")
         there = journal.stack(("train.py", 70, "flush"))
         journal.begin(journal.collective(group, "barrier", stack=there), 200 * MS, q=3)
     for look in (nobody_knows, all_gone):

@@ -488,9 +488,8 @@ def test_a_cycle_through_another_thread_is_not_certain(tmp_path: Path, *, failed
         journal.run(counts, 150 * MS, MS, q=1, h=thread)
         if journal.rank:
             if failed:
-                stack = journal.stack(("train.py", 12, "count"))
-                keys = {"type": "KeyError", "text": "'norm'", "stack": stack, "h": thread}
-                journal.define("failure", t=160 * MS, **keys)
+                where = ("train.py", 12, "count")
+                journal.failure(160 * MS, "KeyError", "'norm'", where, thread=thread)
             journal.begin(journal.collective(group, "barrier", shapes=None), 300 * MS, q=3)
         else:
             journal.begin(counts, 200 * MS, q=2, h=thread)

@@ -78,10 +78,7 @@ def test_one_that_ended_the_process_is_told_once(tmp_path: Path) -> None:
     """It left the `finally`, and nobody caught it: that is what is told."""
     for journal, _ in hang_without(tmp_path, 3, 1, beats=False):
         handles(journal, 1_500 * MS)
-        where = journal.stack(("loader.py", 7, "load"))
-        keys = {"type": "ValueError", "text": "bad batch", "stack": where, "h": 0}
-        journal.define("failure", t=2_000 * MS, **keys)
-        journal.define("exit", t=2_001 * MS, how="exception", code=1)
+        journal.fail(2_000 * MS, "ValueError", "bad batch", ("loader.py", 7, "load"))
     told = " ".join(found.summary for found in findings(tmp_path))
     assert "ValueError: bad batch" in told
     assert "handles" not in told

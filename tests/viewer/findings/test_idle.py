@@ -209,8 +209,7 @@ def serve(journal: Journal, group: int, stands: int, rounds: int, thread: int = 
 def fail_thread(journal: Journal) -> None:
     """An exception ended the thread that hands it the requests."""
     thread = journal.numbered("thread", name="client", native=7)
-    stack = journal.stack(("server.py", 70, "client"))
-    journal.define("failure", t=5 * S, type="OSError", text="gone", stack=stack, h=thread)
+    journal.failure(5 * S, "OSError", "gone", ("server.py", 70, "client"), thread=thread)
 
 
 UNTIL_S = 20

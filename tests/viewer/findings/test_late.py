@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,91 +10,70 @@ import pytest
 
 from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.report import healthy
-from support.journals import MS, PEER_GONE, Journal, S
-from support.scenes import alive, findings, finds, only, ranks, steps, verdict
+from support.journals import MS, Journal, S
+from support.scenes import alive, findings, finds, hang_without, only, ranks, steps, verdict
 
 TIMED_OUT = "RuntimeError: Timed out waiting 6000ms for recv operation to complete"
-
-
-def give_up(journal: Journal, group: int) -> None:
-    """Wait for six seconds, and end."""
-    journal.lose(group, 200 * MS, 6 * S, TIMED_OUT)
-    journal.fail(7 * S, "RuntimeError", TIMED_OUT.partition(": ")[2])
+IN_AGENT = ("api.py", 1, "_terminate_process_handler")
 
 
 def come_late(journal: Journal, group: int) -> None:
     """Arrive 7.8 s after the others had given up, and stand there."""
-    number = journal.begin(journal.collective(group), 14 * S, q=3)
+    journal.lose(group, 14 * S, 3 * S, fails=18 * S)
     journal.stand(16 * S, "train.py", 10, "step")
-    journal.end(number, 3 * S, x=journal.string(PEER_GONE))
-    journal.fail(18 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
 
 
-@pytest.mark.parametrize("noted_s", [2.0, 0.15])
-def test_a_late_rank_is_told_where_it_was(tmp_path: Path, noted_s: float) -> None:
-    """Noted while the others waited; or before that, and it had not moved since."""
-    for journal, group in steps(tmp_path, 3):
+def late(folder: Path, seen_s: float) -> Iterator[tuple[Journal, int]]:
+    """The others wait six seconds for rank 1, whose rest is the loop's, and end."""
+    for journal, group in steps(folder, 3):
         if journal.rank == 1:
-            journal.stand(round(noted_s * S), "loader.py", 7, "load")
-            come_late(journal, group)
+            journal.stand(round(seen_s * S), "loader.py", 7, "load")
+            yield journal, group
         else:
-            give_up(journal, group)
+            journal.lose(group, 200 * MS, 6 * S, TIMED_OUT, fails=7 * S)
+
+
+@pytest.mark.parametrize(
+    ("seen_s", "told"),
+    [
+        (2.0, "last seen at loader.py:7 in load until then."),
+        (0.15, "last seen at loader.py:7 in load until then."),
+        (8.0, "at loader.py:7 in load 1.8 s after that."),
+    ],
+)
+def test_a_late_rank_is_told_where_it_was(tmp_path: Path, seen_s: float, told: str) -> None:
+    """Noted while they waited; before that, and it had not moved since; or when they had gone."""
+    for journal, group in late(tmp_path, seen_s):
+        come_late(journal, group)
     found = finds(tmp_path, "missing_participant", [1])
-    assert found.summary.endswith("; rank 1 was last seen at loader.py:7 in load until then.")
-    assert (found.locations[0].file, found.locations[0].line) == ("loader.py", 7)
-
-
-def test_a_rank_that_was_seen_only_when_the_others_had_gone_is_told_there(tmp_path: Path) -> None:
-    """They gave up before anybody had looked, and it had done nothing else before it came."""
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank == 1:
-            journal.stand(8 * S, "loader.py", 7, "load")
-            come_late(journal, group)
-        else:
-            give_up(journal, group)
-    found = only(findings(tmp_path))
-    assert ranks(tmp_path, found.culprits) == [1]
-    assert found.summary.endswith("; rank 1 was at loader.py:7 in load 1.8 s after that.")
+    assert found.summary.endswith(f"; rank 1 was {told}")
     assert (found.locations[0].file, found.locations[0].line) == ("loader.py", 7)
 
 
 def test_where_it_was_is_known_although_its_stack_was_written_at_the_end(tmp_path: Path) -> None:
     """A launcher's SIGTERM has that done: the newest note does not take the place of another."""
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank == 1:
-            journal.stand(2 * S, "loader.py", 7, "load")
-            journal.lose(group, 14 * S, 3 * S)
-            with journal.definitions.open("a") as file:
-                file.write("Stack (most recent call first):\n")
-                file.write('  File "/src/train.py", line 99 in last\n')
-        else:
-            give_up(journal, group)
+    for journal, group in late(tmp_path, 2):
+        journal.lose(group, 14 * S, 3 * S)
+        with journal.definitions.open("a") as file:
+            file.write("Stack (most recent call first):\n")
+            file.write('  File "/src/train.py", line 99 in last\n')
     assert "rank 1 was last seen at loader.py:7 in load" in only(findings(tmp_path)).summary
 
 
 def test_what_was_noted_before_other_work_says_nothing(tmp_path: Path) -> None:
     """It has moved since, and nobody saw to where."""
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank == 1:
-            journal.stand(150 * MS, "loader.py", 7, "load")
-            journal.run(journal.store_call("set", 9), 190 * MS, MS, k="a")
-            come_late(journal, group)
-        else:
-            give_up(journal, group)
+    for journal, group in late(tmp_path, 0.15):
+        journal.run(journal.store_call("set", 9), 190 * MS, MS, k="a")
+        come_late(journal, group)
     assert "last seen" not in only(findings(tmp_path)).summary
 
 
 def test_who_broke_since_the_others_had_gone_is_told_where_it_was_before(tmp_path: Path) -> None:
     """Its own operation is another one, and its error is about those who were gone."""
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank == 1:
-            journal.stand(3 * S, "loader.py", 7, "load")
-            send = journal.message(group, "send", peer=0)
-            journal.break_off(send, 14 * S, MS, 15 * S, q=1, refused=True)
-        else:
-            give_up(journal, group)
-    found = only(findings(tmp_path))
-    assert ranks(tmp_path, found.culprits) == [1]
+    for journal, group in late(tmp_path, 3):
+        send = journal.message(group, "send", peer=0)
+        journal.break_off(send, 14 * S, MS, 15 * S, q=1, refused=True)
+    found = finds(tmp_path, "missing_participant", [1])
     assert "rank 1 was last seen at loader.py:7 in load until they gave up, and" in found.summary
     assert (found.locations[0].file, found.locations[0].line) == ("loader.py", 7)
 
@@ -199,8 +179,7 @@ def test_ranks_that_end_together_by_a_collective_are_well(tmp_path: Path) -> Non
 
 
 def interrupt(journal: Journal, t: int) -> None:
-    stack = journal.stack(("train.py", 44, "load"))
-    journal.define("failure", t=t, type="KeyboardInterrupt", text="", stack=stack, h=0)
+    journal.failure(t, "KeyboardInterrupt", "", ("train.py", 44, "load"))
     journal.define("exit", t=t + MS, how="exception")
 
 
@@ -233,10 +212,7 @@ def test_a_launcher_that_is_stopped_interrupts_its_workers(tmp_path: Path) -> No
         agent.define("worker", t=700 * MS, **end)
         if journal.rank == 1:
             loses(journal, group, 800 * MS)
-    stack = agent.stack(("api.py", 1, "_terminate_process_handler"))
-    text = "Process 3999 got signal: 15"
-    agent.define("failure", t=790 * MS, type="SignalException", text=text, stack=stack, h=0)
-    agent.define("exit", t=791 * MS, how="exception", code=1)
+    agent.fail(790 * MS, "SignalException", "Process 3999 got signal: 15", IN_AGENT)
     found = only(findings(tmp_path))
     assert (found.severity, found.culprits) == ("note", ())
     told = "Agent 3999 was interrupted from outside (torchrun: Process 3999 got signal: 15);"
@@ -275,9 +251,7 @@ def test_what_lived_until_all_were_interrupted_was_missing(tmp_path: Path, word:
             journal.beat(14)
             journal.begin(journal.collective(group), 200 * MS, q=3)
             interrupt(journal, 15 * S)
-    stack = agent.stack(("api.py", 1, "_terminate_process_handler"))
-    text = "Process 3999 got signal: 2"
-    agent.define("failure", t=11 * S, type="SignalException", text=text, stack=stack, h=0)
+    agent.failure(11 * S, "SignalException", "Process 3999 got signal: 2", IN_AGENT)
     agent.define("exit", t=36 * S, how="exception", code=1)
     missing, _ = findings(tmp_path)
     assert (missing.kind, ranks(tmp_path, missing.culprits)) == ("missing_participant", [1])
@@ -324,14 +298,10 @@ def test_a_rank_awaited_for_long_when_it_was_interrupted_is_missing(tmp_path: Pa
 
 def test_a_rank_that_was_interrupted_alone_lived_until_then(tmp_path: Path) -> None:
     """Others waited for it before, and hung on after it."""
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank == 1:
-            journal.beat(19)
-            journal.stand(2 * S, "train.py", 44, "load")
-            interrupt(journal, 20 * S)
-        else:
-            journal.beat(30)
-            journal.begin(journal.collective(group), 200 * MS, q=3)
+    for journal, _ in hang_without(tmp_path, 3, 1, beats=False, until_s=30):
+        journal.beat(19)
+        journal.stand(2 * S, "train.py", 44, "load")
+        interrupt(journal, 20 * S)
     finds(tmp_path, "missing_participant", [1], certainty="certain")
 
 

@@ -89,10 +89,8 @@ def test_a_parents_times_are_no_sign_of_a_childs_life(tmp_path: Path) -> None:
 def test_how_a_process_ended_is_in_its_definitions(tmp_path: Path) -> None:
     """An exception with type, text and place; notes and threads beside it."""
     (journal,) = workers(tmp_path, 1)
-    stack = journal.stack(("train.py", 5, "step"))
     journal.define("thread", n=0, name="MainThread", native=77)
-    journal.define("failure", t=MS, type="ValueError", text="no", stack=stack, h=0)
-    journal.define("exit", t=2 * MS, how="exception", code=1)
+    journal.fail(MS, "ValueError", "no", line=5)
     journal.define("note", t=3 * MS, text="left out")
     (process,) = load([str(tmp_path)]).processes
     (failure,) = process.failures

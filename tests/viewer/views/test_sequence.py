@@ -268,9 +268,7 @@ def test_a_bad_end_is_a_row_and_in_the_head(tmp_path: Path) -> None:
     """An exception that nobody caught is told once for all ranks that it ended."""
     for journal in workers(tmp_path, 2):
         journal.world()
-        stack = journal.stack(("train.py", 7, "step"))
-        journal.define("failure", t=40 * MS, type="ValueError", text="no data\nhere", stack=stack)
-        journal.define("exit", t=41 * MS, how="exception", code=1)
+        journal.fail(40 * MS, "ValueError", "no data\nhere", line=7)
     found = report(tmp_path)
     (row,) = found.sequence.rows
     assert words(row) == [r"ranks 0, 1 failed with ValueError: no data\nhere  train.py:7 step"]
