@@ -15,7 +15,6 @@ rank and the line.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
@@ -30,7 +29,8 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
-from reliability.diverged_programs import FRAMEWORKS, HEALTHY, MUTATIONS, REDUCED  # noqa: E402
+from reliability.diverged_programs import HEALTHY, MUTATIONS, REDUCED  # noqa: E402
+from support.campaigns import options  # noqa: E402
 from support.processes import clean_environ, free_port  # noqa: E402
 from support.raw import verdicts  # noqa: E402
 
@@ -149,20 +149,13 @@ def healthy(kinds: Sequence[str], world: int, seconds: float, most: int, digest:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=len(MUTATIONS))
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--healthy", action="store_true")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each healthy program")
-    parser.add_argument("--operations", type=int, default=0)
-    parser.add_argument("--kinds", nargs="+", default=[*HEALTHY], choices=[*HEALTHY, *FRAMEWORKS])
-    parser.add_argument("--world", type=int, default=3)
-    parser.add_argument("--digest", type=int, default=0)
-    parser.add_argument("--spoilt", action="store_true")
-    options = parser.parse_args()
-    programs = (options.kinds, options.world, options.seconds, options.operations, options.digest)
-    drawn = spoilt if options.spoilt else mutations
-    fine = healthy(*programs) if options.healthy else drawn(options.runs, options.seed)
+    chosen = options(
+        __doc__, runs=len(MUTATIONS), seed=1, healthy=False, seconds=20.0, operations=0,
+        kinds=[*HEALTHY], world=3, digest=0, spoilt=False,
+    )  # fmt: skip
+    programs = (chosen.kinds, chosen.world, chosen.seconds, chosen.operations, chosen.digest)
+    drawn = spoilt if chosen.spoilt else mutations
+    fine = healthy(*programs) if chosen.healthy else drawn(chosen.runs, chosen.seed)
     return 0 if fine else 1
 
 

@@ -11,8 +11,6 @@ undecided what names nobody.
 
 from __future__ import annotations
 
-import argparse
-import collections
 import os
 import random
 import sys
@@ -23,6 +21,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
 
+from support.campaigns import RIGHT, UNDECIDED, WRONG, counted, options  # noqa: E402
 from support.flight_dumps import CREATED_NS, write  # noqa: E402
 from support.simulated_dumps import (  # noqa: E402
     DEFAULT,
@@ -36,7 +35,6 @@ from support.simulated_dumps import (  # noqa: E402
 VERSIONS = {"2.5.1": "2.4", "2.8": "2.9", "2.13": "2.10", "2.15": "2.10"}
 KINDS = ("missing", "missing", "left out", "other", "stuck", "unseen", "network")
 OPS = ("all_reduce", "_allgather_base", "_reduce_scatter_base", "alltoall_base", "broadcast")
-RIGHT, UNDECIDED, WRONG = "right", "undecided", "wrong"
 
 
 def groups_of(world: int, drawn: random.Random) -> dict[str, tuple[int, ...]]:
@@ -147,20 +145,9 @@ def draw(number: int, seed: int) -> tuple[str, str]:
 
 def main() -> int:
     """1 if anything was said wrongly."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=150)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", type=int, nargs="+", help="the numbers of draws")
-    parser.add_argument("--verbose", action="store_true", help="what was undecided, too")
-    options = parser.parse_args()
-    counts: collections.Counter[str] = collections.Counter()
-    for number in options.only or range(options.draws):
-        result, text = draw(number, options.seed)
-        counts[result] += 1
-        if result == WRONG or options.verbose:
-            print(f"{result} {text}", flush=True)
-    print(", ".join(f"{counts[one]} {one}" for one in (RIGHT, UNDECIDED, WRONG)))
-    return bool(counts[WRONG])
+    chosen = options(__doc__, draws=150, seed=1, only=[int], verbose=False)
+    numbers = chosen.only or range(chosen.draws)
+    return counted(lambda number: draw(number, chosen.seed), numbers, verbose=chosen.verbose)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ root.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -31,6 +30,7 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
 
 from disttrace.journal import proc  # noqa: E402
 from support import networks  # noqa: E402
+from support.campaigns import options  # noqa: E402
 from support.journals import MS, Journal  # noqa: E402
 from support.orders import order  # noqa: E402
 from support.processes import busy  # noqa: E402
@@ -227,24 +227,19 @@ def row(case: str, all_of: Sequence[Judge], *, same_keys: bool) -> tuple[str, bo
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--hosts", type=int, default=40)
-    parser.add_argument("--load", default="0,20")
-    parser.add_argument(
-        "--cases", default="normal,server dies,server stops,a tenth silent,partition"
-    )
-    options = parser.parse_args()
+    cases = "normal,server dies,server stops,a tenth silent,partition"
+    chosen = options(__doc__, hosts=40, load="0,20", cases=cases)
     failed = 0
     print("| load | hosts | case | the server spoke | others for themselves | keys | right |")
     print("|---|---|---|---|---|---|---|")
-    for load in map(int, options.load.split(",")):
-        for case in options.cases.split(","):
+    for load in map(int, chosen.load.split(",")):
+        for case in chosen.cases.split(","):
             with (
                 tempfile.TemporaryDirectory() as made,
-                networks.hosts(options.hosts) as hosts,
+                networks.hosts(chosen.hosts) as hosts,
                 busy(load),
             ):
-                start_s = options.hosts * (0.5 + load / 20)
+                start_s = chosen.hosts * (0.5 + load / 20)
                 line, good = stall(hosts, case, Path(made), start_s)
                 print(f"| {load} {line}", flush=True)
                 failed += not good

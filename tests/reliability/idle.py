@@ -9,7 +9,6 @@ An idle one is silent or a note, live and after it was killed, and its stderr sa
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ sys.path.insert(0, str(REPOSITORY / "tests"))
 
 from faults.expectation import Row  # noqa: E402
 from faults.harness import diagnose, started  # noqa: E402
+from support.campaigns import options  # noqa: E402
 from support.processes import kill_family  # noqa: E402
 
 IDLE = (
@@ -92,12 +92,7 @@ def _stderr(folder: Path) -> str:
 
 def main() -> int:
     """Exit code 1 where anything is wrong."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--match", default="")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--stall", type=float, default=3.0)
-    parser.add_argument("--pace", type=float, default=1.0)
-    chosen = parser.parse_args()
+    chosen = options(__doc__, match="", jobs=2, stall=3.0, pace=1.0)
     rows = [one for one in (*IDLE, *BROKEN) if chosen.match in one]
     judged = []
     with ThreadPoolExecutor(chosen.jobs) as pool:

@@ -8,7 +8,6 @@ be; all other surfaces are compared with that report. Exit code 1 where any diff
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gzip
 import io
@@ -32,6 +31,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 from disttrace import load  # noqa: E402
 from disttrace.cli import main  # noqa: E402
 from support.browser import PATH, browser  # noqa: E402
+from support.campaigns import options  # noqa: E402
 from support.processes import clean_environ, free_port  # noqa: E402
 from viewer.views.test_html import data  # noqa: E402
 
@@ -435,14 +435,11 @@ def zeros(where: str, folder: Path) -> list[str]:
 
 def compare() -> int:
     """A line per scene, and below it what is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=list(SCENES))
-    parser.add_argument("--keep", type=Path)
-    options = parser.parse_args()
+    chosen = options(__doc__, only=list(SCENES), keep=Path)
     os.environ.update(NO_COLOR="1", COLUMNS="200")
     bad = 0
-    for name in options.only:
-        folder = Path(tempfile.mkdtemp()) if options.keep is None else options.keep / name
+    for name in chosen.only:
+        folder = Path(tempfile.mkdtemp()) if chosen.keep is None else chosen.keep / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         wrong = faults(SCENES[name], folder, started(SCENES[name], folder))
@@ -450,9 +447,9 @@ def compare() -> int:
         print(f"{name:8} {'as it has to be' if not wrong else ''}", flush=True)
         for line in wrong:
             print(f"         {line}", flush=True)
-        if options.keep is None:
+        if chosen.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
-    print(f"{len(options.only)} scenes, {bad} with differences")
+    print(f"{len(chosen.only)} scenes, {bad} with differences")
     return int(bad > 0)
 
 

@@ -15,7 +15,6 @@ job, and exit code 0 for a job that failed; undecided is what names nobody.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import html
@@ -39,11 +38,11 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
 
+from support.campaigns import RIGHT, UNDECIDED, WRONG, counted, options  # noqa: E402
 from support.processes import clean_environ, ending, family, free_port  # noqa: E402
 
 NODES, PER_NODE = 2, 2
 LIMIT_S, LOOK_S, PATIENCE_S = 12, 6.0, 120.0
-RIGHT, UNDECIDED, WRONG = "right", "undecided", "wrong"
 
 HEAD = """
 import datetime, faulthandler, logging, os, signal, sys, threading, time
@@ -224,8 +223,8 @@ def _look(folder: Path, nodes: Sequence[subprocess.Popen[bytes]]) -> None:
         for pid in ranks:
             given = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             (folder / f"pid-{pid}").write_bytes(next(v[5:] for v in given if v[:5] == b"RANK="))
-            for form, options in (("txt", ()), ("json", ("--json",))):
-                shown = _shown("py-spy", "dump", "--pid", str(pid), *options)
+            for form, more in (("txt", ()), ("json", ("--json",))):
+                shown = _shown("py-spy", "dump", "--pid", str(pid), *more)
                 (folder / "stacks" / f"node{number}-{pid}.{form}").write_text(shown)
         (folder / "stacks" / f"node{number}.tree").write_text(
             _shown("py-spy", "dump", "--subprocesses", "--pid", str(node.pid))
@@ -676,31 +675,16 @@ def recordings(
 
 def main() -> int:
     """1 if anything was said wrongly."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--kept", type=Path, default=Path("build/pasted"))
-    parser.add_argument("--draws", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", nargs="+", default=(), help="words of programs")
-    parser.add_argument("--number", type=int, nargs="+", help="the numbers of draws")
-    parser.add_argument("--imitated", nargs="+", default=(), metavar="VERSION")
-    parser.add_argument("--verbose", action="store_true")
-    parser.add_argument("--attacks", action="store_true")
-    parser.add_argument("--large", action="store_true")
-    options = parser.parse_args()
-    if options.attacks or options.large:
-        return int(bool(attacks() if options.attacks else large()))
-    options.kept.mkdir(parents=True, exist_ok=True)
-    made = recordings(options.kept.resolve(), options.only, options.imitated)
-    counts: collections.Counter[str] = collections.Counter()
-    for number in options.number or range(options.draws):
-        result, text = draw(number, options.seed, made)
-        counts[result] += 1
-        if result == WRONG or options.verbose:
-            print(f"{result} {text}", flush=True)
-    print(", ".join(f"{counts[one]} {one}" for one in (RIGHT, UNDECIDED, WRONG)))
-    return bool(counts[WRONG])
+    chosen = options(
+        __doc__, kept=Path("build/pasted"), draws=300, seed=1, only=[str], number=[int],
+        imitated=[str], verbose=False, attacks=False, large=False,
+    )  # fmt: skip
+    if chosen.attacks or chosen.large:
+        return int(bool(attacks() if chosen.attacks else large()))
+    chosen.kept.mkdir(parents=True, exist_ok=True)
+    made = recordings(chosen.kept.resolve(), chosen.only, chosen.imitated)
+    numbers = chosen.number or range(chosen.draws)
+    return counted(lambda number: draw(number, chosen.seed, made), numbers, verbose=chosen.verbose)
 
 
 if __name__ == "__main__":

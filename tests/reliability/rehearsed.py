@@ -9,7 +9,6 @@ found.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -23,6 +22,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
+from support.campaigns import options  # noqa: E402
 from support.processes import clean_environ  # noqa: E402
 
 MUTATIONS = (
@@ -145,19 +145,13 @@ def rehearsed(text: str, world: int, folder: Path) -> tuple[int, dict[str, Any],
 
 def main() -> int:
     """1 below 95 % of the faults, or with anybody blamed or alarmed wrongly."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=24)
-    parser.add_argument("--healthy", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--world", type=int, help="ranks (drawn of 2, 3, 4)")
-    parser.add_argument("--keep", metavar="DIR", help="write programs that were told wrongly there")
-    options = parser.parse_args()
+    chosen = options(__doc__, runs=24, healthy=6, seed=1, world=int, keep=Path)
     found = wrong = 0
-    names = [MUTATIONS[n % len(MUTATIONS)] for n in range(options.runs)]
-    for number, name in enumerate([*names, *[None] * options.healthy]):
-        draw = random.Random(options.seed * 1000 + number)
+    names = [MUTATIONS[n % len(MUTATIONS)] for n in range(chosen.runs)]
+    for number, name in enumerate([*names, *[None] * chosen.healthy]):
+        draw = random.Random(chosen.seed * 1000 + number)
         # Of two ranks each has one other: a message cannot go to the wrong one.
-        world = options.world or draw.choice([3, 3, 4] if name == "peer" else [2, 3, 3, 4])
+        world = chosen.world or draw.choice([3, 3, 4] if name == "peer" else [2, 3, 3, 4])
         text, odd = drawn(name, draw, world)
         with tempfile.TemporaryDirectory(prefix="disttrace-rehearsed-") as folder:
             code, report, took = rehearsed(text, world, Path(folder))
@@ -175,11 +169,11 @@ def main() -> int:
             f" {sorted(named)} in {took:.0f} s (load {load:.0f})",
             flush=True,
         )
-        if mark == "wrong" and options.keep:
+        if mark == "wrong" and chosen.keep:
             print(report.get("said") or "\n".join(one["summary"] for one in bad), flush=True)
-            Path(options.keep, f"rehearsed-{options.seed}-{number}.py").write_text(text)
-    print(f"{found} of {options.runs} faults found, {wrong} wrong")
-    return found < 0.95 * options.runs or wrong > 0
+            Path(chosen.keep, f"rehearsed-{chosen.seed}-{number}.py").write_text(text)
+    print(f"{found} of {chosen.runs} faults found, {wrong} wrong")
+    return found < 0.95 * chosen.runs or wrong > 0
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ two that compute) and keeps what its journals say, which is the noise of the mac
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -55,6 +54,9 @@ from disttrace_viewer.companion.slow_ranks import (
     Sums,
     Telling,
 )
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from support.campaigns import options
 
 NOISE = Path(__file__).with_name("noise")
 PLACES = ("aa1", "bb2", "cc3")
@@ -315,20 +317,10 @@ def _until_told(world: World, warm: int, since: float) -> float:
 
 def main() -> int:
     """A table for each noise; 1 where one is not as it should be."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--noise", nargs="*", default=[str(NOISE / "device.json")])
-    parser.add_argument("--trials", type=int, default=40)
-    parser.add_argument("--hours", type=float, default=1000.0)
-    parser.add_argument("--unlike", type=float, default=1000.0, help="hours with lengths apart")
-    parser.add_argument("--step", type=float, default=2.0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--record", choices=("device", "cpu"))
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--read", type=Path, help="the folder of a healthy run, in place of one")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = options(
+        __doc__, noise=[str(NOISE / "device.json")], trials=40, hours=1000.0, unlike=1000.0,
+        step=2.0, seed=1, record=str, steps=400, read=Path, out=Path,
+    )  # fmt: skip
     if args.record:
         found = read(args.read) if args.read else record(args.record, args.steps)
         args.out.write_text(json.dumps(found) + "\n", encoding="utf-8")

@@ -11,7 +11,6 @@ stall, and then to go on. Afterwards no process and no file of the watch is left
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import re
@@ -32,6 +31,7 @@ from faults.expectation import Row  # noqa: E402
 from faults.harness import started  # noqa: E402
 from faults.table import ROWS  # noqa: E402
 from reliability.outcomes import Facts, differences, exceptions, normal  # noqa: E402
+from support.campaigns import options  # noqa: E402
 from support.processes import companions  # noqa: E402
 
 LONGEST_S = 150.0
@@ -130,25 +130,18 @@ def judged(row: Row, folder: Path, stall_s: float, kills: random.Random | None) 
 
 def main() -> int:
     """Run them; exit code 1 if anything differs."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--match", default="", help="only rows whose name contains this")
-    parser.add_argument("--stall", type=float, default=3.0)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of the slow steps")
-    parser.add_argument("--jobs", type=int, default=2, help="rows at once")
-    parser.add_argument("--kill", action="store_true", help="kill companions at random")
-    parser.add_argument("--seed", type=int, default=1, help="of the random moments")
-    options = parser.parse_args()
+    chosen = options(__doc__, match="", stall=3.0, seconds=8.0, jobs=2, kill=False, seed=1)
     ending = [row for row in ROWS if row.ends == "ends" and row.number and row.needs is None]
-    rows = [row for row in slow(options.seconds) + ending if options.match in row.name]
+    rows = [row for row in slow(chosen.seconds) + ending if chosen.match in row.name]
 
     def run(numbered: tuple[int, Row]) -> Watched:
         number, row = numbered
-        kills = random.Random(options.seed + number) if options.kill else None
+        kills = random.Random(chosen.seed + number) if chosen.kill else None
         with tempfile.TemporaryDirectory(prefix="disttrace-watched-") as folder:
-            return judged(row, Path(folder), options.stall, kills)
+            return judged(row, Path(folder), chosen.stall, kills)
 
     right = 0
-    with ThreadPoolExecutor(options.jobs) as pool:
+    with ThreadPoolExecutor(chosen.jobs) as pool:
         for one in pool.map(run, enumerate(rows)):
             right += not one.wrong
             told = "; ".join(one.wrong) or "as without the watch"

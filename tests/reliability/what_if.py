@@ -13,7 +13,6 @@ question to that run's trace, and an error is what is left beyond it.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import subprocess
@@ -22,6 +21,9 @@ import tempfile
 from pathlib import Path
 
 import disttrace
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from support.campaigns import options
 
 PROGRAM = Path(__file__).with_name("delayed_steps.py")
 KINDS = ("ddp", "pipeline", "tp", "moe")
@@ -56,12 +58,7 @@ def held_line(kind: str, rank: int) -> str:
 
 def main() -> int:
     """A row for each round; 1 where a prediction or a line is wrong in more than one of twenty."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
+    args = options(__doc__, rounds=8, seed=1)
     draw = random.Random(args.seed)
     print("kind      rank   ms   delayed   predicted   without   error     own   noise   line")
     wrong = 0

@@ -13,7 +13,6 @@ when.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.server
 import json
@@ -32,6 +31,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
+from support.campaigns import options  # noqa: E402
 from support.processes import busy, clean_environ, ending  # noqa: E402
 
 STALL_S, PATIENCE_S = 10.0, 150.0
@@ -394,12 +394,7 @@ def struck(name: str, url: str) -> str:
 
 def main() -> int:
     """Run them, print a line for each that is wrong, and how many were right."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--match", default="")
-    parser.add_argument("--limits", action="store_true")
-    parser.add_argument("--load", type=int, default=0)
-    asked = parser.parse_args()
+    asked = options(__doc__, jobs=2, match="", limits=False, load=0)
     kinds: dict[str, Iterable[str]] = {"work": WORK, "stuck": STUCK}
     kinds = {"limit": LIMITS} if asked.limits else kinds
     rows = [(kind, name) for kind, table in kinds.items() for name in table]

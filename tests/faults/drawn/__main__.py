@@ -10,7 +10,6 @@ smaller and printed with its source.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import os
@@ -32,6 +31,7 @@ from faults.drawn.shrink import shrink
 from faults.drawn.truth import Faulty
 from frameworks.libraries import environment
 from support import marked
+from support.campaigns import options
 from support.processes import busy
 
 
@@ -43,34 +43,23 @@ def drawn(seed: int, number: int, *, frameworks: bool = False, harmless: bool = 
 
 def main() -> int:
     """Run them; exit code 1 where less than 97 % is right, or somebody innocent was named."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--number", "-n", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", type=int, nargs="*", help="these runs of the seed")
-    parser.add_argument("--having", default="", help="those whose fault or program has this text")
-    parser.add_argument("--jobs", type=int, default=4, help="runs beside each other")
-    parser.add_argument("--no-shrink", action="store_true")
-    parser.add_argument("--keep", type=Path, help="a folder for all files of the wrong runs")
-    parser.add_argument("--show", action="store_true", help="print programs and do not run them")
-    parser.add_argument("--healthy", action="store_true", help="only what has no fault")
-    parser.add_argument("--load", type=int, default=0, help="busy processes beside the runs")
-    parser.add_argument(
-        "--frameworks", action="store_true", help=f"with {', '.join(PACKAGES)}, from packages"
-    )
-    options = parser.parse_args()
-    if options.frameworks and not all(find_spec(package) for package in PACKAGES):
+    chosen = options(
+        __doc__, number=200, seed=1, only=[int], having="", jobs=4, no_shrink=False, keep=Path,
+        show=False, healthy=False, load=0, frameworks=False,
+    )  # fmt: skip
+    if chosen.frameworks and not all(find_spec(package) for package in PACKAGES):
         python = str(environment(*PACKAGES) / "python")
         os.execv(python, [python, "-m", "faults.drawn", *sys.argv[1:]])
     of = functools.partial(
-        drawn, options.seed, frameworks=options.frameworks, harmless=options.healthy
+        drawn, chosen.seed, frameworks=chosen.frameworks, harmless=chosen.healthy
     )
     fitting = (
         n
         for n in itertools.count()
-        if options.having in of(n).truth.name or options.having in source(of(n).program)
+        if chosen.having in of(n).truth.name or chosen.having in source(of(n).program)
     )
-    numbers = options.only or [*itertools.islice(fitting, options.number)]
-    if options.show:
+    numbers = chosen.only or [*itertools.islice(fitting, chosen.number)]
+    if chosen.show:
         for number in numbers:
             one = of(number)
             print(f"# {number}: {one.truth}\n{source(one.program)}")
@@ -84,24 +73,24 @@ def main() -> int:
                 found = run(one, Path(folder), zygote)
             except Exception as error:  # the others are run all the same
                 found = Run(one, (), "", f"not judged: {error!r}")
-            if options.keep and (found.wrong or found.certain_wrong):
-                shutil.copytree(folder, options.keep / name, dirs_exist_ok=True)
+            if chosen.keep and (found.wrong or found.certain_wrong):
+                shutil.copytree(folder, chosen.keep / name, dirs_exist_ok=True)
             return found
 
     results: dict[int, Run] = {}
-    load = busy(options.load, **{marked.VARIABLE: f"{zygote.mark}/load"})
-    with load, ThreadPoolExecutor(options.jobs) as pool:
-        runs = pool.map(lambda n: execute(of(n), f"{options.seed}-{n}"), numbers)
+    load = busy(chosen.load, **{marked.VARIABLE: f"{zygote.mark}/load"})
+    with load, ThreadPoolExecutor(chosen.jobs) as pool:
+        runs = pool.map(lambda n: execute(of(n), f"{chosen.seed}-{n}"), numbers)
         for number, result in zip(numbers, runs, strict=True):
             results[number] = result
             said = [*result.wrong, *(f"certain and wrong: {s}" for s in result.certain_wrong)]
             if said:
                 print(f"{number}: {result.faulty.truth.name}: {'; '.join(said)}", flush=True)
     wrong = {number: result for number, result in results.items() if result.wrong}
-    for number, result in {} if options.no_shrink else wrong.items():
+    for number, result in {} if chosen.no_shrink else wrong.items():
         _explain(number, shrink(result.faulty, lambda one: bool(execute(one).wrong)), execute)
     zygote.close()
-    return _summary(options.seed, results, time.monotonic() - began)
+    return _summary(chosen.seed, results, time.monotonic() - began)
 
 
 def _explain(number: int, smallest: Faulty, execute: object) -> None:
