@@ -297,21 +297,16 @@ def test_an_operation_that_is_in_no_answer_is_unknown(device: Device) -> None:
     assert device.ends(operation) == [b"l"]
 
 
-def test_another_threads_entry_is_not_ours(device: Device) -> None:
-    """It was made during our call, the first of a group, which takes seconds; it hangs."""
+@pytest.mark.parametrize(
+    ("ours", "other"), [({}, "2"), ({"thread_id": None}, None)], ids=["thread", "group"]
+)
+def test_another_threads_entry_is_not_ours(device: Device, ours: Any, other: str | None) -> None:
+    """It was made during our call, the first of a group, which takes seconds; it hangs. Up to
+    torch 2.7 threads are not told, and the group tells.
+    """
     operation = device.begin()
-    device.entry("completed")
-    device.entry(thread_id="2", process_group=("1", ""))
-    device.done(operation)
-    assert not device.poll(2)
-    assert device.ends(operation) == [b"c"]
-
-
-def test_where_threads_are_not_told_the_group_tells(device: Device) -> None:
-    """Torch up to 2.7."""
-    operation = device.begin()
-    device.entry("completed", thread_id=None)
-    device.entry(thread_id=None, process_group=("1", ""))
+    device.entry("completed", **ours)
+    device.entry(thread_id=other, process_group=("1", ""))
     device.done(operation)
     assert not device.poll(2)
     assert device.ends(operation) == [b"c"]

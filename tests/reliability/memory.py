@@ -10,6 +10,7 @@ ends by a signal, a traceback or another code than 0, 1 or 2. `make memory` runs
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import shutil
@@ -37,24 +38,20 @@ def _fill(path: Path, lines: Iterator[str], size: int) -> None:
             size -= len(line) + 1
 
 
-def _definitions(line: Callable[[int], str]) -> Callable[[Path, int], None]:
-    """A healthy job, and one journal whose definitions are filled up."""
+def _definitions(
+    line: Callable[[int], str], *, segment: bool = False
+) -> Callable[[Path, int], None]:
+    """A healthy job, and one journal whose definitions, or a segment, are filled up."""
 
     def make(folder: Path, size: int) -> None:
         journal = training(folder)[0]
-        _fill(journal.definitions, (line(n) for n in range(1000, 1 << 40)), size)
+        path = journal.segments[0] if segment else journal.definitions
+        _fill(path, (line(n) for n in range(1000, 1 << 40)), size)
 
     return make
 
 
-def _segment(line: Callable[[int], str]) -> Callable[[Path, int], None]:
-    """The same with a segment."""
-
-    def make(folder: Path, size: int) -> None:
-        journal = training(folder)[0]
-        _fill(journal.segments[0], (line(n) for n in range(1000, 1 << 40)), size)
-
-    return make
+_segment = functools.partial(_definitions, segment=True)
 
 
 def _many_journals(folder: Path, size: int) -> None:

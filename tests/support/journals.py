@@ -225,12 +225,11 @@ class Journal:
 
     def failure(
         self, t: int, kind: str, text: str, *frames: Frame, line: int = 30,
-        thread: int = 0, causes: Sequence[str] = (),
+        thread: int = 0, **keys: Sequence[str],
     ) -> None:  # fmt: skip
         """An exception that nobody caught in a thread, at a line of "step" if not elsewhere."""
         stack = self.stack(*(frames or [("train.py", line, "step")]))
-        more = {"causes": list(causes)} if causes else {}
-        self.define("failure", t=t, type=kind, text=text, stack=stack, h=thread, **more)
+        self.define("failure", t=t, type=kind, text=text, stack=stack, h=thread, **keys)
 
     def fail(self, t: int, kind: str, text: str, *frames: Frame, **keys: Any) -> None:
         """A failure, and the end."""

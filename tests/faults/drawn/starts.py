@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from faults.drawn.mutations import pick
 from faults.drawn.program import BARE, COLLECTIVE, STANDALONE, TORCHRUN, Change, Program
@@ -38,56 +39,43 @@ def tried_again(draw: random.Random, program: Program) -> Faulty | None:
     )
 
 
+def _wrong(
+    program: Program, name: str, kinds: set[str], guilty: set[int], **started: Any
+) -> Faulty:  # fmt: skip
+    """A program by which ranks are started wrongly, without a launcher."""
+    truth = Truth(name=name, kinds=frozenset(kinds), guilty=frozenset(guilty))
+    return Faulty(program.but(launch=BARE, **started), truth)
+
+
+_NEVER_MET = {"rendezvous_incomplete", "rendezvous_unreachable"}
+
+
 def never_started(draw: random.Random, program: Program) -> Faulty | None:
     """One rank is not started at all."""
     rank = draw.randrange(program.world)
-    return Faulty(
-        program.but(launch=BARE, absent=(rank,)),
-        Truth(
-            name="never started",
-            kinds=frozenset({"rendezvous_incomplete", "rendezvous_unreachable"}),
-            guilty=frozenset({rank}),
-        ),
-    )
+    return _wrong(program, "never started", _NEVER_MET, {rank}, absent=(rank,))
 
 
 def same_rank(draw: random.Random, program: Program) -> Faulty | None:
     """Two processes claim one rank."""
     rank, other = draw.sample(range(program.world), 2)
-    return Faulty(
-        program.but(launch=BARE, environ={rank: {"RANK": str(other)}}),
-        Truth(
-            name="duplicate rank",
-            kinds=frozenset({"duplicate_rank"}),
-            guilty=frozenset({rank, other}),
-        ),
-    )
+    environ = {rank: {"RANK": str(other)}}
+    return _wrong(program, "duplicate rank", {"duplicate_rank"}, {rank, other}, environ=environ)
 
 
 def other_world(draw: random.Random, program: Program) -> Faulty | None:
     """One process believes that the world is larger."""
     rank = draw.randrange(program.world)
-    return Faulty(
-        program.but(launch=BARE, environ={rank: {"WORLD_SIZE": str(program.world + 1)}}),
-        Truth(
-            name="wrong world size",
-            kinds=frozenset({"group_mismatch"}),
-            guilty=frozenset({rank, program.world}),  # the rank that nobody is
-        ),
-    )
+    environ = {rank: {"WORLD_SIZE": str(program.world + 1)}}
+    guilty = {rank, program.world}  # the rank that nobody is
+    return _wrong(program, "wrong world size", {"group_mismatch"}, guilty, environ=environ)
 
 
 def other_port(draw: random.Random, program: Program) -> Faulty | None:
     """One process dials another port."""
     rank = draw.randrange(program.world)
-    return Faulty(
-        program.but(launch=BARE, environ={rank: {"MASTER_PORT": "{free}"}}),
-        Truth(
-            name="wrong port",
-            kinds=frozenset({"rendezvous_unreachable", "rendezvous_incomplete"}),
-            guilty=frozenset({rank}),
-        ),
-    )
+    environ = {rank: {"MASTER_PORT": "{free}"}}
+    return _wrong(program, "wrong port", _NEVER_MET, {rank}, environ=environ)
 
 
 def unharmed(draw: random.Random, program: Program) -> Faulty | None:

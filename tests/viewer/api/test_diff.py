@@ -90,23 +90,18 @@ def test_another_size_is_a_change(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (values["format"], values["alike"], values["incomplete"]) == (1, False, [])
 
 
-def test_slower_says_who_is_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("calls", "line"),
+    [(("barrier", "all_reduce"), 10), (("all_gather:int64", "all_gather:uint8"), 16)],
+    ids=["a line", "a half of all_gather_object, which tells sizes first"],
+)
+def test_slower_says_who_is_waited_for(tmp_path: Path, calls: list[str], line: int) -> None:
     """The ranks that wait are told, and for whom."""
-    a = run(tmp_path / "a", "barrier", "all_reduce")
-    b = run(tmp_path / "b", "barrier", "all_reduce", late=20 * MS)
+    a, b = run(tmp_path / "a", *calls), run(tmp_path / "b", *calls, late=20 * MS)
     (only,) = disttrace.diff(a, b).differences
-    assert (only.kind, only.ranks, only.b) == ("slower", (0, 1, 3), "train.py:10")
+    assert (only.kind, only.ranks, only.b) == ("slower", (0, 1, 3), f"train.py:{line}")
     assert (only.a_ns, only.b_ns) == (MS, 21 * MS)
     assert "20.0 ms of that waiting for rank 2" in only.summary
-
-
-def test_one_of_the_calls_that_a_line_makes_is_slower(tmp_path: Path) -> None:
-    """As of ``all_gather_object``, which tells sizes and then what it is given: half are slower."""
-    a = run(tmp_path / "a", "all_gather:int64", "all_gather:uint8")
-    b = run(tmp_path / "b", "all_gather:int64", "all_gather:uint8", late=20 * MS)
-    (only,) = disttrace.diff(a, b).differences
-    assert (only.kind, only.ranks, only.b) == ("slower", (0, 1, 3), "train.py:16")
-    assert (only.a_ns, only.b_ns) == (MS, 21 * MS)
 
 
 def test_ranks_of_one_run_alone_are_told(tmp_path: Path) -> None:

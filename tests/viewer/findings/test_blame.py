@@ -61,12 +61,9 @@ def test_a_thread_that_ends_the_process_under_a_call(tmp_path: Path) -> None:
     assert "left by os._exit(0) at train.py:9 in watchdog" in found.summary
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("look", [nobody_knows, all_gone])
-def test_a_thread_gives_up_what_another_awaits(tmp_path: Path, look: Look, ranks: int) -> None:
-    """A watchdog: rank 0 is missing; of two an untraced launcher ends the other one."""
-    at_s = 8 if ranks == 3 else 12
-    for journal, group in steps(tmp_path, ranks):
+def given_up(folder: Path, ranks: int, at_s: int) -> None:
+    """Rank 0 is missing, and rank 1's watchdog ends it."""
+    for journal, group in steps(folder, ranks):
         if journal.rank:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         if journal.rank == 1:
@@ -74,19 +71,20 @@ def test_a_thread_gives_up_what_another_awaits(tmp_path: Path, look: Look, ranks
             journal.define("exit", t=at_s * S, how="os._exit", code=3, stack=stack)
         else:
             journal.beat(20 if ranks == 3 else at_s)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("look", [nobody_knows, all_gone])
+def test_a_thread_gives_up_what_another_awaits(tmp_path: Path, look: Look, ranks: int) -> None:
+    """A watchdog: rank 0 is missing; of two an untraced launcher ends the other one."""
+    given_up(tmp_path, ranks, 8 if ranks == 3 else 12)
     told = ("Rank 1 left by os._exit(3).",)
     finds(tmp_path, "missing_participant", [0], consequences=told, look=look)
 
 
 def test_a_thread_that_gives_up_too_early_to_tell(tmp_path: Path) -> None:
     """The other one might still have come: it is said who left, and where."""
-    for journal, group in steps(tmp_path, 2):
-        if journal.rank == 1:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-            stack = journal.stack(("train.py", 9, "watchdog"))
-            journal.define("exit", t=8 * S, how="os._exit", code=3, stack=stack)
-        else:
-            journal.beat(8)
+    given_up(tmp_path, 2, 8)
     finds(tmp_path, "process_failed", [1], says="left by os._exit(3) at train.py:9 in watchdog")
 
 

@@ -260,28 +260,29 @@ def test_an_attempt_that_failed_holds_up_nobody_of_the_next_one(tmp_path: Path) 
     assert first == ["rendezvous_incomplete", "process_failed"]
 
 
+def makes_group(folder: Path, agent: Journal, attempt: int, rank: int, *, own_keys: bool) -> Any:
+    """A rank of an attempt, in the same store; and its call that makes the group."""
+    journal = tried(folder, agent, attempt, rank, t0=T0 + 10 * S * attempt)
+    lead = (f"attempt_{attempt}",) if own_keys else ()
+    store = journal.prefix_store(journal.tcp_store(29500), *lead, "default_pg", "0/")
+    args = {"rank": rank, "size": 2}
+    return journal, journal.call("ProcessGroupGloo", kind="constructor", store=store, args=args)
+
+
 @pytest.mark.parametrize("own_keys", [False, True])
 def test_an_attempt_meets_the_addresses_of_the_last_one(tmp_path: Path, *, own_keys: bool) -> None:
     """Same store, same keys: who is refused at once did not wait for one who comes later."""
     agent = Journal(tmp_path, pid=3999, role="agent")
     agent.tcp_store(29500, server=True)
-    for attempt in (0, 1):
-        for rank in (0, 1):
-            journal = tried(tmp_path, agent, attempt, rank, t0=T0 + 10 * S * attempt)
-            lead = (f"attempt_{attempt}",) if own_keys else ()
-            store = journal.prefix_store(journal.tcp_store(29500), *lead, "default_pg", "0/")
-            call = journal.call(
-                "ProcessGroupGloo", kind="constructor", store=store, args={"rank": rank, "size": 2}
-            )
-            begin = (1 + 2 * rank * attempt * (not own_keys)) * S
-            if attempt == 0:
-                journal.run(call, begin, 10 * MS)
-                journal.fail(2 * S, "ValueError", f"bad {rank}")
-                continue
-            number = journal.begin(call, begin)
+    for attempt, rank in itertools.product((0, 1), (0, 1)):
+        journal, call = makes_group(tmp_path, agent, attempt, rank, own_keys=own_keys)
+        begin = (1 + 2 * rank * attempt * (not own_keys)) * S
+        if attempt == 0:
+            journal.run(call, begin, 10 * MS)
+            journal.fail(2 * S, "ValueError", f"bad {rank}")
+        else:
             refused = "RuntimeError: Gloo connectFullMesh failed: Connection refused"
-            journal.end(number, 20 * MS, x=journal.string(refused))
-            journal.fail(begin + S, "RuntimeError", refused.partition(": ")[2])
+            journal.break_off(call, begin, 20 * MS, begin + S, refused)
     found = findings(tmp_path)[0]
     assert (found.kind, found.culprits) == ("process_failed", ())
     assert ("attempt 0 made this group under the same keys" in found.summary) is not own_keys
@@ -294,12 +295,7 @@ def test_an_attempt_hangs_in_the_addresses_of_the_last_one(tmp_path: Path, own_k
     agent.tcp_store(29500, server=True)
     agent.beat(40)
     for attempt, rank in itertools.product((0, 1), (0, 1)):
-        journal = tried(tmp_path, agent, attempt, rank, t0=T0 + 10 * S * attempt)
-        lead = (f"attempt_{attempt}",) if own_keys else ()
-        store = journal.prefix_store(journal.tcp_store(29500), *lead, "default_pg", "0/")
-        call = journal.call(
-            "ProcessGroupGloo", kind="constructor", store=store, args={"rank": rank, "size": 2}
-        )
+        journal, call = makes_group(tmp_path, agent, attempt, rank, own_keys=own_keys)
         number = journal.begin(call, S)
         if attempt == 0:
             journal.end(number, 10 * MS)

@@ -41,16 +41,26 @@ def test_sizes_of_two_lines_are_no_batches(tmp_path: Path, line: int, world_size
     assert (found.hint or "").startswith(told if line == 77 else "Compare what the ranks pass")
 
 
-def test_one_more_call_of_another_kind_is_told(tmp_path: Path) -> None:
-    """Rank 0 evaluates in between."""
+MORE = "Rank 0 made one more call, at train.py:77"
+LESS = "Rank 0 skipped the call at train.py:77, which ranks 1, 2 make, or made one more at"
+
+
+@pytest.mark.parametrize(
+    ("away", "op", "told"),
+    [({0}, "all_gather", MORE), ({1, 2}, "barrier", LESS)],
+    ids=["rank 0 evaluates in between", "it failed, and was caught, where the others save"],
+)
+def test_one_more_call_of_another_kind_is_told(
+    tmp_path: Path, away: set[int], op: str, told: str
+) -> None:
     for journal, group in alive(steps(tmp_path, 3, count=3)):
         call = journal.collective(group)
-        if journal.rank == 0:
+        if journal.rank in away:
             where = journal.stack(("train.py", 77, "evaluate"))
-            call = journal.collective(group, "all_gather", stack=where)
+            call = journal.collective(group, op, stack=where)
         journal.begin(call, 200 * MS, q=4)
     found = finds(tmp_path, "op_mismatch", [0])
-    assert (found.hint or "").startswith("Rank 0 made one more call, at train.py:77")
+    assert (found.hint or "").startswith(told)
 
 
 @pytest.mark.parametrize("losses", [1, 2])
@@ -100,19 +110,6 @@ def test_a_call_of_some_steps_alone(tmp_path: Path, again: bool) -> None:
     found = finds(tmp_path, "op_mismatch", [0])
     at, due = ("eval.py:88", "train.py:12") if again else ("train.py:9", "eval.py:88")
     told = f"Rank 0 made one more call, at {at}, or left out the one at {due} and went on"
-    assert (found.hint or "").startswith(told)
-
-
-def test_one_call_that_a_few_left_out_is_told_of_them(tmp_path: Path) -> None:
-    """The others save for the first time; rank 0's own part of it failed, and was caught."""
-    for journal, group in alive(steps(tmp_path, 3, count=3)):
-        call = journal.collective(group)
-        if journal.rank:
-            where = journal.stack(("train.py", 8, "save"))
-            call = journal.collective(group, "barrier", shapes=None, stack=where)
-        journal.begin(call, 200 * MS, q=4)
-    found = finds(tmp_path, "op_mismatch", [0])
-    told = "Rank 0 skipped the call at train.py:8, which ranks 1, 2 make, or made one more at"
     assert (found.hint or "").startswith(told)
 
 

@@ -57,29 +57,31 @@ def test_traceparent_of_the_environment_is_continued(tmp_path: Path) -> None:
     assert agent.parent == span
 
 
+def sent(tmp_path: Path, **variables: str) -> Collector:
+    """What a collector has got of a program, when that is over."""
+    with serve_grpc(Collector()) as collector:
+        more = exporting(tmp_path, collector, "otlp", **variables)
+        preloaded(PROGRAMS / "children.py", **more).check()
+        wait_until(lambda: not companions(tmp_path), 40)
+    return collector
+
+
 def test_an_unsampled_trace_is_not_sent(tmp_path: Path) -> None:
     """The caller's decision holds for the job."""
     header = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
-    with serve_grpc(Collector()) as collector:
-        more = exporting(tmp_path, collector, "otlp", TRACEPARENT=header)
-        preloaded(PROGRAMS / "children.py", **more).check()
-        wait_until(lambda: not companions(tmp_path), 40)
+    collector = sent(tmp_path, TRACEPARENT=header)
     assert collector.spans == []
     assert collector.metrics["disttrace.operations"]
 
 
 @pytest.mark.parametrize(
-    ("sampler", "argument", "sent"), [("always_off", "", False), ("traceidratio", "1.0", True)]
+    ("sampler", "argument", "is_sent"), [("always_off", "", False), ("traceidratio", "1.0", True)]
 )
-def test_the_sampler_decides(sampler: str, argument: str, sent: bool, tmp_path: Path) -> None:
+def test_the_sampler_decides(sampler: str, argument: str, is_sent: bool, tmp_path: Path) -> None:
     """For whole traces; metrics count everything, sampled or not."""
-    with serve_grpc(Collector()) as collector:
-        variables = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}
-        more = exporting(tmp_path, collector, "otlp", **variables)
-        preloaded(PROGRAMS / "children.py", **more).check()
-        wait_until(lambda: not companions(tmp_path), 40)
-    assert bool(collector.spans) is sent
-    assert bool(collector.operations()) is sent
+    collector = sent(tmp_path, OTEL_TRACES_SAMPLER=sampler, OTEL_TRACES_SAMPLER_ARG=argument)
+    assert bool(collector.spans) is is_sent
+    assert bool(collector.operations()) is is_sent
     counted = sum(point.as_int for point in collector.metrics["disttrace.operations"])
     assert counted > 0
     assert list(tmp_path.iterdir()) == []
@@ -115,10 +117,7 @@ def entry_points() -> Any:
 
 def test_off_is_off(tmp_path: Path) -> None:
     """With OTEL_SDK_DISABLED nothing is sent, and the journals still go."""
-    with serve_grpc(Collector()) as collector:
-        more = exporting(tmp_path, collector, "otlp", OTEL_SDK_DISABLED="true")
-        preloaded(PROGRAMS / "children.py", **more).check()
-        wait_until(lambda: not companions(tmp_path), 40)
+    collector = sent(tmp_path, OTEL_SDK_DISABLED="true")
     assert (collector.spans, collector.metrics) == ([], {})
     assert os.listdir(tmp_path) == []
 
