@@ -46,10 +46,14 @@ def by_states(folder: Path) -> list[RuleFinding]:
     return list(job.judged([str(folder)], choose=lambda jobs: [one.id for one in jobs]).findings)
 
 
+def by_table(folder: Path) -> list[RuleFinding]:
+    return list(diagnose(folder).found)
+
+
 Read = Callable[[Path], list[RuleFinding]]
 
 
-@pytest.fixture(params=[lambda folder: list(diagnose(folder).found), by_states])
+@pytest.fixture(params=[by_table, by_states])
 def read(request: pytest.FixtureRequest) -> Read:
     found: Read = request.param
     return found
@@ -235,18 +239,6 @@ def test_lines_that_differed_before_say_nothing(tmp_path: Path) -> None:
     assert "one of these lines" not in found.summary
 
 
-def by_table(folder: Path) -> list[RuleFinding]:
-    return list(diagnose(folder).found)
-
-
-def values_by_states(folder: Path) -> list[RuleFinding]:
-    """Without a table, as where Polars is not installed."""
-    return list(job.judged([str(folder)], choose=lambda jobs: [one.id for one in jobs]).findings)
-
-
-READERS = pytest.mark.parametrize("read", [by_table, values_by_states])
-
-
 def values_of(folder: Path, values: dict[int, list[int]]) -> None:
     """Ranks that had these checksums of 'weights' in their calls 10, 20, ..."""
     for journal, group in steps(folder, len(values)):
@@ -259,7 +251,6 @@ def values_of(folder: Path, values: dict[int, list[int]]) -> None:
         journal.leave(500 * MS)
 
 
-@READERS
 def test_the_odd_rank_is_named_with_the_call_that_differs(tmp_path: Path, read: Read) -> None:
     values_of(tmp_path, {0: [7, 8, 9], 1: [7, 5, 4], 2: [7, 8, 9]})
     found = only(read(tmp_path))
@@ -271,7 +262,6 @@ def test_the_odd_rank_is_named_with_the_call_that_differs(tmp_path: Path, read: 
     )
 
 
-@READERS
 def test_of_two_nobody_is_named_and_one_that_is_yet_to_come_is_healthy(
     tmp_path: Path, read: Read
 ) -> None:
@@ -295,7 +285,6 @@ def spoil(folder: Path, numbers: dict[int, int], **where_from: int) -> None:
         journal.leave(500 * MS)
 
 
-@READERS
 def test_the_rank_and_the_line_of_the_first_input_that_is_not_finite(
     tmp_path: Path, read: Read, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -318,7 +307,6 @@ def test_the_rank_and_the_line_of_the_first_input_that_is_not_finite(
     assert nan == {"rank": 1, "op": "all_reduce", "seq": 17, "line": "train.py:7"}
 
 
-@READERS
 def test_of_all_at_once_none_is_named(tmp_path: Path, read: Read) -> None:
     spoil(tmp_path, {0: 17, 1: 17, 2: 17})
     found = only(read(tmp_path))
@@ -336,7 +324,7 @@ def test_the_exception_of_torchs_own_check_is_read_as_that(tmp_path: Path) -> No
             text = "[pair.cc:553] Connection closed by peer [127.0.0.1]:7829"
         journal.end(n, d=5 * MS, x=journal.string(f"RuntimeError: {text}"))
         journal.fail((206 + (journal.rank != 1)) * MS, "RuntimeError", text)
-    for read in (by_table, values_by_states):
+    for read in (by_table, by_states):
         found = only(read(tmp_path))
         assert found.kind == "value_divergence"
         assert found.summary == (
@@ -383,7 +371,13 @@ def test_gradients_that_nothing_reduces_are_a_note(tmp_path: Path) -> None:
     }.items():  # fmt: skip
         trained(tmp_path / name, **facts)  # type: ignore[arg-type]
         assert by_table(tmp_path / name) == [], name
-    assert values_by_states(tmp_path / "scalars") == []  # these hold the newest operations only
+    assert by_states(tmp_path / "scalars") == []  # these hold the newest operations only
+
+
+def unreduced(journal: Journal, group: int, at: int, bucket: int, *names: str, **keys: int) -> None:
+    """What the reducer of a model says of a bucket that lacks these gradients."""
+    keys = {"over": at * MS, "bytes": 48, "changes": 3, "bucket": bucket, **keys}
+    journal.define("unreduced", t=at * MS, group=group, parameters=names, **keys)
 
 
 @pytest.mark.parametrize(("at", "next_op"), [(250, None), (250, "barrier"), (190, "barrier")])
@@ -397,9 +391,8 @@ def test_of_a_bucket_that_a_rank_did_not_reduce_the_parameters_are_named(
         if journal.rank == 0:
             journal.begin(reduced, 210 * MS, q=4)
             continue
-        names = {"bucket": 1, "parameters": ["b.bias", "b.weight"], "bytes": 48, "changes": 3}
-        names["stack"] = journal.stack(("train.py", 7, "main"))
-        journal.define("unreduced", t=at * MS, group=group, over=at * MS, **names)
+        where = journal.stack(("train.py", 7, "main"))
+        unreduced(journal, group, at, 1, "b.bias", "b.weight", stack=where)
         if next_op:
             journal.begin(journal.collective(group, next_op), 260 * MS, q=4)
     kind = "op_mismatch" if next_op else "missing_participant"
@@ -414,9 +407,8 @@ def test_a_deadlock_is_told_with_the_gradients_that_it_waits_for(tmp_path: Path)
         sub = journal.group(name="1", ranks=[0, 1], size=2, rank=journal.rank, default=False)
         reduced = journal.collective(group, origin="c++")
         journal.begin(journal.collective(sub) if journal.rank else reduced, 220 * MS, q=3)
-        names = {"bucket": 0, "parameters": ["a.bias"], "bytes": 48, "changes": 3}
         if journal.rank:
-            journal.define("unreduced", t=210 * MS, group=group, over=205 * MS, **names)
+            unreduced(journal, group, 210, 0, "a.bias", over=205 * MS)
     found = finds(tmp_path, "deadlock", [1])
     assert "Rank 1 has not reduced bucket 0 of the model: no gradient of a.bias" in found.summary
 
@@ -426,8 +418,7 @@ def test_of_several_models_that_of_the_pass_before_is_told(tmp_path: Path) -> No
     for journal, group in alive(steps(tmp_path, 2)):
         reduced = journal.collective(group, origin="c++", shapes=[[4 + (journal.rank or 0)]])
         journal.begin(reduced, 210 * MS, q=3)
-        names = {"bucket": 0, "parameters": ["aux.bias"], "bytes": 48, "changes": 3, "settled": 1}
         if journal.rank:
-            journal.define("unreduced", t=205 * MS, group=group, over=205 * MS, **names)
+            unreduced(journal, group, 205, 0, "aux.bias", settled=1)
     found = finds(tmp_path, "shape_mismatch", [1])
     assert "Rank 1 has not reduced bucket 0 of the model: no gradient of aux.bias" in found.summary
