@@ -108,9 +108,12 @@ def test_a_program_does_not_notice(kind: str, protocol: str, tmp_path: Path) -> 
 
 
 def test_a_slow_collector_gets_everything(tmp_path: Path) -> None:
-    """Two seconds per request: the program does not wait for it, the exporter does."""
+    """Two seconds per request: the program does not wait for it, nor do the readers of its output,
+    the exporter does; then the journals go.
+    """
     with serve_grpc(Collector(delay=2.0)) as collector:
         loader(tmp_path, "grpc", collector.endpoint).check()
+        assert companions(tmp_path)
         wait_until(lambda: not companions(tmp_path), 60)
         assert list(tmp_path.iterdir()) == []
         assert len(collector.of("end")) == 3

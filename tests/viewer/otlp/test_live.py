@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from disttrace_viewer.api import load
 from support.both_readers import batch, differences, streaming
 from support.collector import SERVE, Collector, Received, exporting, serve_grpc
 from support.preloaded import torchrun
-from support.processes import ROOT, clean_environ, companions, python, wait_until
+from support.processes import clean_environ, companions, python, wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 RANKS = 4
@@ -219,17 +218,6 @@ def test_afterwards_to_a_collector(job: tuple[Collector, Path]) -> None:
         assert {s.span for s in second.spans} == {s.span for s in first.spans}
 
 
-def test_journals_go_once_they_were_delivered(tmp_path: Path) -> None:
-    """``otlp`` without ``json`` leaves nothing behind."""
-    out = tmp_path / "out"
-    with serve_grpc(Collector()) as collector:
-        variables = settings(out, collector, "grpc") | {"DISTTRACE_EXPORT": "otlp"}
-        torchrun(ROOT / "examples" / "pingpong.py", 2, **variables).check()
-        over(out)
-        assert list(out.iterdir()) == []
-        assert len(collector.of("end")) == 3
-
-
 @pytest.mark.parametrize(
     "protocol", [pytest.param("grpc", marks=pytest.mark.long), "http/protobuf"]
 )
@@ -263,19 +251,6 @@ def test_a_hang_is_visible_while_it_hangs(protocol: str, tmp_path: Path) -> None
 def named(spans: list[Received], name: str) -> list[Received]:
     """Spans of that name."""
     return [span for span in spans if span.name == name]
-
-
-def test_the_exporter_keeps_no_pipe_open(tmp_path: Path) -> None:
-    """Standard output of a program reaches its end with the program, not with the exporter."""
-    out = tmp_path / "out"
-    with serve_grpc(Collector(delay=2.0)) as collector:
-        began = time.monotonic()
-        torchrun(ROOT / "examples" / "pingpong.py", 2, **settings(out, collector, "grpc")).check()
-        # run_program reads the pipes to their end; it kills the process group only after that.
-        assert companions(out)
-        assert time.monotonic() - began < 60
-        over(out, 60)
-        assert len(collector.of("end")) == 3
 
 
 def test_a_restart_stays_in_the_trace(tmp_path: Path) -> None:
