@@ -27,6 +27,7 @@ from disttrace_viewer.companion.protocol import (
     to_bytes,
     to_listen_at,
 )
+from support.processes import wait_until
 
 Join = Callable[..., Peers]
 BOTH = pytest.mark.parametrize("store", [True, False], ids=["libuv", "plain"], indirect=True)
@@ -52,7 +53,7 @@ def join(store: TCPStore) -> Iterator[Join]:
         one = Peers(name, answered)
         all_of.append(one)
         assert one.join([("127.0.0.1", store.port)], order)
-        within(10, lambda: one.role in (SERVER, CLIENT))
+        wait_until(lambda: one.role in (SERVER, CLIENT), 10)
 
         def run() -> None:
             while not over.wait(0.02):
@@ -71,13 +72,6 @@ def join(store: TCPStore) -> Iterator[Join]:
         one.close()
 
 
-def within(seconds: float, condition: Callable[[], object]) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 def told(answers: Sequence[PeerReply]) -> list[bytes]:
     return sorted(answer.data for answer in answers)
 
@@ -88,7 +82,7 @@ def test_one_serves_and_hears_all(store: TCPStore, join: Join) -> None:
     store.set("mine", "1")
     before = int(store.num_keys())
     first, _, _ = join("a", 1), join("b", 3), join("c", 5)
-    within(5, lambda: first.clients == ["b", "c"])
+    wait_until(lambda: first.clients == ["b", "c"], 5)
     assert first.role == SERVER
     assert told(first.request(("states",))) == [b"b states", b"c states"]
     assert told(first.request(("whole", "x"), of={"c"})) == [b"c whole x"]
@@ -102,7 +96,7 @@ def test_nothing_is_asked_of_the_store() -> None:
         assert one.join([server.getsockname()], 1)
         caller, _ = server.accept()
         with caller:
-            within(10, lambda: one.role == SERVER)
+            wait_until(lambda: one.role == SERVER, 10)
             one.close()
             caller.settimeout(5)
             assert caller.recv(100) == b""
@@ -112,7 +106,7 @@ def test_one_that_does_not_answer_is_not_waited_for_again(store: TCPStore, join:
     """It costs one round its time, and no other one."""
     first = join("a", 1)
     join("b", 3, answers=False)
-    within(5, lambda: first.clients)
+    wait_until(lambda: first.clients, 5)
     assert first.request() == []
     began = time.monotonic()
     assert first.request(within_s=20) == []
@@ -122,25 +116,25 @@ def test_one_that_does_not_answer_is_not_waited_for_again(store: TCPStore, join:
 def test_a_client_calls_and_prints_where_the_server_cannot(store: TCPStore, join: Join) -> None:
     """The one of the lowest order that can; one that the server serves is silent otherwise."""
     first, second, third = join("a", 1), join("b", 3), join("c", 5)
-    within(5, lambda: len(first.clients) == 2)
+    wait_until(lambda: len(first.clients) == 2, 5)
     assert second.speaks() is third.speaks() is None
     time.sleep(KNOWS_S)  # till it is long ago that the server requested anything
     second.call()
-    within(10, first.is_called)
+    wait_until(first.is_called, 10)
     assert first.hand_over(b"said by b")
-    within(5, lambda: second.speaks() == b"said by b")
+    wait_until(lambda: second.speaks() == b"said by b", 5)
     second.be_mute()
-    within(5, lambda: (first.hand_over(b"said by c"), third.speaks() == b"said by c")[1])
+    wait_until(lambda: (first.hand_over(b"said by c"), third.speaks() == b"said by c")[1], 5)
     assert second.speaks() is None
     first.hand_over(b"")
-    within(5, lambda: third.speaks() is None)
+    wait_until(lambda: third.speaks() is None, 5)
 
 
 def test_without_the_server_each_speaks_by_its_order(store: TCPStore, join: Join) -> None:
     """And whoever is on the store's host serves the others then."""
     first, second = join("a", 1), join("b", 3)
     first.close()
-    within(10, lambda: second.role == SERVER)
+    wait_until(lambda: second.role == SERVER, 10)
     elsewhere = Endpoint("d", _Wire(), lambda *_: None, secret=None)
     elsewhere.meet("job", (), (), 40)
     assert elsewhere.state == ALONE
@@ -162,7 +156,7 @@ def test_a_host_whose_processes_failed_says_why(store: TCPStore, join: Join) -> 
     """Once that was requested its companion goes."""
     first = join("a", 1)
     leaving = leaves(store.port, lambda: None)
-    within(10, lambda: first.clients == ["z"])
+    wait_until(lambda: first.clients == ["z"], 10)
     assert told(first.request(("states",))) == [b"why"]
     leaving.join(10)
     assert not leaving.is_alive()
@@ -172,7 +166,7 @@ def test_a_host_whose_processes_failed_goes_with_the_store() -> None:
     """Then the job is over, and none will ask."""
     store, served = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=5)), list[bool]()
     leaving = leaves(store.port, lambda: served.append(True))
-    within(10, lambda: served)
+    wait_until(lambda: served, 10)
     assert leaving.is_alive()
     del store
     leaving.join(10)
@@ -188,7 +182,7 @@ def pair(store: TCPStore, join: Join, monkeypatch: pytest.MonkeyPatch) -> tuple[
     monkeypatch.setattr(protocol, "GREETING_S", 0.5)
     first = join("a", 1)
     join("b", 3)
-    within(5, lambda: first.clients)
+    wait_until(lambda: first.clients, 5)
     return first, protocol.ports(store.port)[0]
 
 
@@ -242,7 +236,7 @@ def test_a_round_is_not_disturbed(pair: tuple[Peers, int], hostile: Callable[...
     for _ in range(5):
         assert told(first.request(within_s=20)) == [b"b"]
     assert time.monotonic() - began < 20, "none is waited for until its time is over"
-    within(5, lambda: all(map(_is_over, callers)))
+    wait_until(lambda: all(map(_is_over, callers)), 5)
     for caller in callers:
         caller.close()
 
@@ -294,17 +288,17 @@ def test_a_client_that_floods_is_let_go(
     monkeypatch.setenv("DISTTRACE_SECRET", secret)
     first = join("a", 1)
     join("b", 3)
-    within(5, lambda: first.clients)
+    wait_until(lambda: first.clients, 5)
     port, job = protocol.ports(store.port)[0], protocol.job_of(store.port)
     stranger = Stranger(port, job, secret.encode() or None)
     stranger.say("join", id="flood", order=7)
-    within(5, lambda: len(first.clients) == 2)
+    wait_until(lambda: len(first.clients) == 2, 5)
     sent = 0
     while sent < 1 << 30 and stranger.say(kind, pad="x" * 4000, id="flood", order=7, n=1):
         sent += 4000
     stranger.socket.close()
     assert sent < 64 << 20, "what fits into the buffers of two kernels"
-    within(5, lambda: first.clients == ["b"])
+    wait_until(lambda: first.clients == ["b"], 5)
     assert told(first.request()) == [b"b"]
 
 
@@ -313,7 +307,7 @@ def test_a_wrong_name_is_refused(pair: tuple[Peers, int], store: TCPStore, name:
     first, port = pair
     stranger = Stranger(port, protocol.job_of(store.port))
     stranger.say("join", id=name, order=7)
-    within(5, lambda: _is_over(stranger.socket))
+    wait_until(lambda: _is_over(stranger.socket), 5)
     stranger.socket.close()
     assert first.clients == ["b"]
 
