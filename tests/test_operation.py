@@ -4,16 +4,14 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from support.preloaded import preloaded
-from support.processes import clean_environ, ending, run_program
+from support.processes import clean_environ, ending, missing
 from support.raw import read_journals
 
 PROGRAM = """
@@ -102,20 +100,8 @@ def test_a_rank_that_does_not_come_is_told_as_for_a_collective(tmp_path: Path) -
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "store")]
     ranks = [subprocess.Popen([*command, str(n), "60"], env=environ) for n in (0, 1)]
     with ending(*ranks):
-        over = time.monotonic() + 40
-        kinds: list[str] = []
-        while "missing_participant" not in kinds and time.monotonic() < over:
-            time.sleep(1)
-            told = run_program(
-                [sys.executable, "-m", "disttrace", "diagnose", "--json", str(tmp_path)],
-                environ,
-                60,
-            )
-            report = json.loads(told.stdout) if told.stdout.startswith("{") else {}
-            found = report.get("findings", [])
-            kinds = [each["kind"] for each in found]
-        (finding,) = [each for each in found if each["kind"] == "missing_participant"]
-        assert finding["summary"].startswith("Rank 1 never joined pynccl.all_reduce #2"), finding
+        finding = missing(tmp_path)
+    assert finding["summary"].startswith("Rank 1 never joined pynccl.all_reduce #2"), finding
 
 
 ANNOTATES = """

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
 
-from support.processes import clean_environ, ending, run_program
+from support.processes import clean_environ, ending, missing, run_program
 from support.raw import read_journals
 
 PYNCCL = """
@@ -126,19 +123,8 @@ def test_a_rank_that_does_not_come_is_told(name: str, tmp_path: Path, imitated: 
     command = [sys.executable, "-c", program, str(tmp_path / "store")]
     ranks = [subprocess.Popen(command, env=environ_of(tmp_path, imitated, n)) for n in range(2)]
     with ending(*ranks):
-        found: list[dict[str, Any]] = []
-        over = time.monotonic() + 60
-        while not found and time.monotonic() < over:
-            time.sleep(1)
-            report = run_program(
-                [sys.executable, "-m", "disttrace", "diagnose", "--json", "--stall", "1",
-                 str(tmp_path / "out")],
-                clean_environ(), 60,
-            ).stdout  # fmt: skip
-            told = orjson.loads(report)["findings"] if report else []
-            found = [f for f in told if f["kind"] == "missing_participant"]
-    assert found
-    assert (found[0]["op"], found[0]["culprit_ranks"], found[0]["seq"]) == (name, [1], 2)
+        found = missing(tmp_path / "out", "--stall", "1")
+    assert (found["op"], found["culprit_ranks"], found["seq"]) == (name, [1], 2)
 
 
 ALONE = (

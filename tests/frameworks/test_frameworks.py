@@ -195,12 +195,7 @@ def test_torchft_tells_where_a_replica_waits(tmp_path: Path) -> None:
         running(command, {**environ, "REPLICA_GROUP_ID": "0"}, tmp_path / "0") as first,
         running(command, {**environ, "REPLICA_GROUP_ID": "1"}, tmp_path / "1") as second,
     ):
-        until = time.monotonic() + LIMIT_S
-        text = ""
-        while "disttrace: stalled" not in text:
-            text = first.read_text(errors="replace") + second.read_text(errors="replace")
-            assert time.monotonic() < until, text
-            time.sleep(0.2)
+        wait_for("disttrace: stalled", first, second)
     told = disttrace("diagnose", str(out)).stdout
     assert "waiting in all_reduce #3" in told
     assert f"not in any collective at {TORCHFT.line()}" in told

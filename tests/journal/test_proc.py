@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from disttrace.journal import proc
+from support.processes import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is /proc on Linux only")
 
@@ -64,11 +64,8 @@ def test_a_zombie_has_ended(child: subprocess.Popen[bytes]) -> None:
     known = who(child.pid)
     assert proc.find(known)[0] is True
     child.send_signal(signal.SIGTERM)
-    until = time.monotonic() + 10
-    while proc.find(known)[0] and time.monotonic() < until:
-        time.sleep(0.01)
-    alive, found = proc.find(known)
-    assert alive is False
+    wait_until(lambda: proc.find(known)[0] is False)
+    _, found = proc.find(known)
     assert found is not None
     assert found.status == signal.SIGTERM
     child.wait()

@@ -17,7 +17,7 @@ from disttrace.journal import compiled
 from disttrace.journal.code_files import BUILT_IN, LOOP
 from disttrace.lifecycle import stack_sampler
 from disttrace.lifecycle.stack_sampler import Line, Reader, handled_reader, reader
-from support.processes import python
+from support.processes import python, wait_until
 
 COLLECTED = Path(__file__).parent / "collected.py"
 READERS = [reader, lambda: stack_sampler.walked]
@@ -245,9 +245,8 @@ def test_what_a_thread_handles() -> None:
         thread.start()
     look = handled_reader()
     assert look is not None
-    until = time.monotonic() + 30
-    while len(found := look(threading.get_ident())) < 4 and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until(lambda: len(look(threading.get_ident())) == 4, 30)
+    found = look(threading.get_ident())
     over.set()
     for thread in threads:
         thread.join()

@@ -29,7 +29,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
-from support.processes import clean_environ, free_port  # noqa: E402
+from support.processes import clean_environ, free_port, wait_until  # noqa: E402, wait_until
 
 START_S = 180
 HEAD = """\
@@ -200,15 +200,13 @@ def started(folder: Path, launcher: str, ranks: int, server: str) -> list[subpro
 
 
 def come(folder: Path, ranks: int) -> list[int]:
-    """The pids of all ranks, once all are where they hang. Raises TimeoutError."""
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        pids = [int(path.name.partition("-")[2]) for path in folder.glob("ready-*")]
-        if len(pids) == ranks:
-            time.sleep(4)
-            return pids
-        time.sleep(0.1)
-    raise TimeoutError((folder / "output").read_text(errors="replace")[-2000:])
+    """The pids of all ranks, once all are where they hang."""
+    try:
+        wait_until(lambda: len([*folder.glob("ready-*")]) == ranks, START_S)
+    except AssertionError as error:
+        raise TimeoutError((folder / "output").read_text(errors="replace")[-2000:]) from error
+    time.sleep(4)
+    return [int(path.name.partition("-")[2]) for path in folder.glob("ready-*")]
 
 
 def wrong(hang: Hang, ranks: int, report: dict[str, Any], code: int, server: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -13,10 +14,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from disttrace.lifecycle.meeting import place
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 GRACE = 5.0
 """Seconds that a process gets to write its stacks after SIGABRT."""
@@ -199,12 +201,25 @@ def is_running(pid: int) -> bool:
     return status.rsplit(")", 1)[1].split()[0] not in ("Z", "X")
 
 
-def wait_until(condition: Callable[[], object], timeout: float = 10.0) -> None:
-    """Return as soon as `condition()` is true; AssertionError after `timeout` seconds."""
+def wait_until(condition: Callable[[], T], timeout: float = 10.0, pause_s: float = 0.01) -> T:
+    """What `condition()` is, as soon as it is true; AssertionError after `timeout` seconds."""
     deadline = time.monotonic() + timeout
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, f"not true within {timeout} s"
-        time.sleep(0.01)
+        time.sleep(pause_s)
+    return found
+
+
+def missing(folder: Path, *options: str) -> dict[str, Any]:
+    """What `diagnose` says of a rank that does not come, as soon as it says it."""
+    command = [sys.executable, "-m", "disttrace", "diagnose", "--json", *options, str(folder)]
+
+    def told() -> list[dict[str, Any]]:
+        said = run_program(command).stdout
+        found = json.loads(said)["findings"] if said.startswith("{") else []
+        return [one for one in found if one["kind"] == "missing_participant"]
+
+    return wait_until(told, 60, pause_s=1.0)[0]
 
 
 def free_port() -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import Outcome, clean_environ, run_program
+from support.processes import Outcome, clean_environ, run_program, wait_until
 
 CUDA = """
 import os, torch, torch.distributed as dist
@@ -170,17 +170,13 @@ def test_ranks_do_not_outlive_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "disttrace", "check", "-n", "2", "--stall", "60", str(program)]
     running = subprocess.Popen(command, env=clean_environ(), stderr=subprocess.DEVNULL)
     children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
-    deadline = time.monotonic() + 60
     try:
-        while len(pids := children.read_text().split()) < 2 and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_until(lambda: len(children.read_text().split()) == 2, 60)
+        pids = children.read_text().split()
     finally:
         running.kill()
         running.wait()
-    assert len(pids) == 2
-    while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 60)
 
 
 @pytest.mark.long

@@ -8,13 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from disttrace.testing.ranks import has_fault
-from support.processes import ROOT, ending
+from support.processes import ROOT, ending, wait_until
 
 PROGRAM = """
 import os, signal, time
@@ -239,13 +238,9 @@ def test_it():
         start_new_session=True,
     )  # fmt: skip
     with ending(process):
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            pids = [p.read_text() for p in tmp_path.glob("pid*")]
-            if len(pids) == 2 and all(pids):
-                break
-            time.sleep(0.05)
-        assert len(pids) == 2
+        written = [tmp_path / "pid0", tmp_path / "pid1"]
+        wait_until(lambda: all(path.exists() and path.read_text() for path in written), 120)
+        pids = [path.read_text() for path in written]
         process.send_signal(signal.SIGINT)
         process.wait(60)
         assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)

@@ -20,7 +20,7 @@ import orjson
 import pytest
 
 from reliability.matrix import SCENES, Launchers, faults, started
-from support.processes import ROOT, clean_environ, companions, kill_family
+from support.processes import ROOT, clean_environ, companions, kill_family, wait_until
 
 READER = Path(__file__).with_name("surfaces.py")
 ELSEWHERE = ("unshare", "--pid", "--fork", "--mount-proc", "--uts", "sh", "-c")
@@ -90,12 +90,7 @@ def scene(jobs: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sc
             stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
     try:
-        deadline = time.monotonic() + 60
-        while (
-            "Rank 2 never joined all_reduce #3" not in said.read_text()
-            and time.monotonic() < deadline
-        ):
-            time.sleep(0.1)
+        wait_until(lambda: "Rank 2 never joined all_reduce #3" in said.read_text(), 60)
         time.sleep(2)  # until rank 2 has noted where it stands
         yield Scene(folder, launcher, said)
     finally:

@@ -24,7 +24,7 @@ from disttrace_viewer.attach.samples import Look, refusal
 from disttrace_viewer.load.foreign.py_spy import Frame, ProcessSample
 from disttrace_viewer.load.foreign.py_spy import samples as samples_of
 from disttrace_viewer.load.problems import Problems
-from support.processes import ending
+from support.processes import ending, run_program, wait_until
 
 TORCH = "/venv/site-packages/torch/distributed/distributed_c10d.py"
 
@@ -288,17 +288,12 @@ def test_a_job_that_hangs_untraced_is_told_and_goes_on(tmp_path: Path, by_pid: b
         for rank in range(2)
     ]
     with ending(*ranks):
-        deadline = time.monotonic() + 120
-        while not all((tmp_path / str(rank)).exists() for rank in range(2)):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: all((tmp_path / str(rank)).exists() for rank in range(2)), 120)
         whom = [str(one.pid) for one in ranks] if by_pid else ["--job", str(port)]
         command = [sys.executable, "-m", "disttrace", "attach", *whom, "--json"]
-        while time.monotonic() < deadline:  # both have come, and may still be on their way
-            done = subprocess.run(command, capture_output=True, timeout=60, check=False)
-            if done.returncode == 1:
-                break
-        (found,) = json.loads(done.stdout)["findings"]
+        # Both have come, and may still be on their way.
+        wait_until(lambda: run_program(command).code == 1, 120)
+        (found,) = json.loads(run_program(command).stdout)["findings"]
         assert (found["kind"], found["culprit_ranks"]) == ("missing_participant", [1])
         assert [one.poll() for one in ranks] == [None, None]
 
