@@ -224,11 +224,10 @@ def _note(order: list[str], name: str, future: Any) -> Any:
     return future.value()
 
 
-def model_in_parallel() -> None:
+def model_in_parallel(dist: Any) -> None:
     """DDP with a communication hook: gradients, buckets, attributes and copies."""
     from torch.nn.parallel import DistributedDataParallel
 
-    dist = group()
     torch.manual_seed(0)
     buckets: list[int] = []
 
@@ -248,12 +247,11 @@ def model_in_parallel() -> None:
     say(buckets=buckets, copied=type(copy.deepcopy(plain.module)).__name__)
 
 
-def compiled_and_exported() -> None:
+def compiled_and_exported(dist: Any) -> None:
     """torch.compile with breaks, torch.export, torch.fx and TorchScript: graphs and errors."""
     import torch._dynamo.testing
     import torch.distributed._functional_collectives as functional
 
-    dist = group()
     counter = torch._dynamo.testing.CompileCounter()
 
     def whole(x: Any) -> Any:
@@ -318,11 +316,10 @@ def operators_of_the_program(dist: Any) -> None:
     say(kernels=torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "CPU"))
 
 
-def patched_over_and_uninstalled() -> None:
+def patched_over_and_uninstalled(dist: Any) -> None:
     """The program patches over ours, ours goes, and the program takes its own off again."""
     import disttrace
 
-    dist = group()
     calls: list[str] = []
     names = ((dist.ProcessGroup, "allreduce"), (dist.Store, "set"), (dist.Work, "wait"))
     kept = {}

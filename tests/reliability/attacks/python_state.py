@@ -154,11 +154,10 @@ def reloaded_modules() -> None:
     again.destroy_process_group()
 
 
-def warnings_and_their_lines() -> None:
+def warnings_and_their_lines(dist: Any) -> None:
     """Warnings of torch name the line that they named, once."""
     import torch
 
-    dist = group()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tensor = torch.ones(2)
@@ -182,11 +181,10 @@ def _plain(dist: Any) -> None:
     dist.destroy_process_group()
 
 
-def tracebacks_of_failures() -> None:
+def tracebacks_of_failures(dist: Any) -> None:
     """What a failing collective raises shows the frames of the program and of torch."""
     import torch
 
-    dist = group()
     store = dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
     failing: tuple[Any, ...] = (
         lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND),

@@ -203,11 +203,10 @@ def callers_of_the_program() -> None:
     say(records=records, files=[Path(one.filename).name for one in caught])
 
 
-def what_is_counted() -> None:
+def what_is_counted(dist: Any) -> None:
     """References to arguments, results, groups and stores after calls; what dies at once."""
     import torch
 
-    dist = group()
     store = dist.HashStore()
     tensor, key, value = torch.ones(3), "k" * 50, "v" * 50
     world, options = dist.group.WORLD, dist.AllreduceOptions()
@@ -261,11 +260,10 @@ def ends_before_the_end() -> None:
     ran([sys.executable, "-c", script])
 
 
-def modules_taken_away() -> None:
+def modules_taken_away(dist: Any) -> None:
     """sys.modules is emptied, replaced for a while and put back, beside collectives."""
     import torch
 
-    dist = group()
     store = dist.HashStore()
     kept = dict(sys.modules)
     sys.modules.clear()
@@ -342,11 +340,10 @@ def shown_to_people() -> None:
             builtin=inspect.isbuiltin(getattr(owner, name)), text=str(entry)[:40])  # fmt: skip
 
 
-def errors_handed_on() -> None:
+def errors_handed_on(dist: Any) -> None:
     """Exceptions of collectives and stores are pickled, copied and printed with their locals."""
     import torch
 
-    dist = group()
     store = dist.HashStore()
     store.set_timeout(datetime.timedelta(milliseconds=30))
     asks: Any = dist
@@ -392,13 +389,12 @@ def signals_that_cannot_wait(dist: Any) -> None:
     say(reduced=reduced, came=[n > 50 for n in counts.values()])
 
 
-def loaders_of_data() -> None:
+def loaders_of_data(dist: Any) -> None:
     """DataLoaders with workers, epoch after epoch, by fork and spawn, one that fails and one that
     is killed."""
     import torch
     from torch.utils.data import DataLoader
 
-    dist = group()
     for method, count, epochs in (("fork", 4, 5), ("spawn", 2, 1)):
         loader: Any = DataLoader(_Data(), num_workers=count, multiprocessing_context=method)
         total = sum(float(x.sum()) for _ in range(epochs) for x in loader)
@@ -556,11 +552,10 @@ def jumping_clock() -> None:
     ran([sys.executable, "-c", script], env=env)
 
 
-def groups_in_threads() -> None:
+def groups_in_threads(dist: Any) -> None:
     """Threads that switch all the time make groups of their own, call and destroy them."""
     import torch
 
-    dist = group()
     sys.setswitchinterval(1e-6)
     groups = [dist.new_group([0]) for _ in range(8)]
     sums = []

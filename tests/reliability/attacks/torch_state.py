@@ -107,11 +107,10 @@ def properties_that_raise() -> None:
             say(error=error)
 
 
-def fake_tensors() -> None:
+def fake_tensors(dist: Any) -> None:
     """Under FakeTensorMode the same happens."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    dist = group()
     with FakeTensorMode():
         tensor = torch.ones(3)
         try:
@@ -121,11 +120,10 @@ def fake_tensors() -> None:
             say(error=type(error).__name__)
 
 
-def profiled_events() -> None:
+def profiled_events(dist: Any) -> None:
     """torch.profiler shows the same operators as often."""
     from torch.profiler import ProfilerActivity, profile
 
-    dist = group()
     tensor = torch.ones(3)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         for _ in range(5):
@@ -236,12 +234,11 @@ def thousands_of_fake_ranks() -> None:
     say(size=dist.get_world_size(), rank=dist.get_rank())
 
 
-def compiled_whole() -> None:
+def compiled_whole(dist: Any) -> None:
     """fullgraph=True with a functional collective compiles as often as it did."""
     import torch._dynamo.testing
     import torch.distributed._functional_collectives as functional
 
-    dist = group()
     count = torch._dynamo.testing.CompileCounter()
 
     def whole(x: Any) -> Any:
