@@ -21,17 +21,7 @@ from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import Merged, State
 from reliability import hosts_in_virtual_time as virtual
-from support.by_host import (
-    ALIVE,
-    Hosts,
-    alive,
-    by_all,
-    changed,
-    hosts_of,
-    judged,
-    received,
-    timeless,
-)
+from support import by_host
 from support.journals import MS, Journal
 
 SAID = ("kind", "severity", "certainty", "summary", "hint", "culprit_ranks")
@@ -44,18 +34,18 @@ def said(found: Verdict) -> dict[str, Any]:
     rows = [{k: one[k] for k in SAID} for one in report(case, found.findings)["findings"]]
     rows.sort(key=lambda one: str(one["summary"]))
     return {
-        "findings": timeless(orjson.dumps(rows).decode()),
+        "findings": by_host.timeless(orjson.dumps(rows).decode()),
         "incomplete": found.incomplete,
         "unknown": unknown_ranks(case.evidence.trace),
         "first": places(case, found.findings)[0].who(case.evidence.trace),
     }
 
 
-def both(hosts: Hosts) -> tuple[dict[str, Any], dict[str, Any]]:
+def both(hosts: by_host.Hosts) -> tuple[dict[str, Any], dict[str, Any]]:
     """The verdict on all states, and on those of few hosts."""
-    few = judged(hosts, received(hosts, FEW)[0])
+    few = by_host.judged(hosts, by_host.received(hosts, FEW)[0])
     assert len(few.case.evidence.trace.processes) <= 8 * (FEW + 1)
-    return said(by_all(hosts)), said(few)
+    return said(by_host.by_all(hosts)), said(few)
 
 
 long = functools.partial(pytest.param, marks=pytest.mark.long)
@@ -66,7 +56,7 @@ long = functools.partial(pytest.param, marks=pytest.mark.long)
 )
 def test_it_is_the_verdict_on_all(tmp_path: Path, fault: str) -> None:
     """The same words and ranks, whatever group the others wait in."""
-    every, few = both(hosts_of(tmp_path, fault=fault, pp=2, dp=16, tp=8))
+    every, few = both(by_host.hosts_of(tmp_path, fault=fault, pp=2, dp=16, tp=8))
     assert few == every
 
 
@@ -101,7 +91,7 @@ def test_ranks_that_disagree_are_counted(
     tmp_path: Path, fault: str, odd: range, change: Callable[[State], None]
 ) -> None:
     """How many members of a group say what decides which of them is odd."""
-    hosts = changed(hosts_of(tmp_path, fault=fault, pp=2, dp=16, tp=8), odd, change)
+    hosts = by_host.changed(by_host.hosts_of(tmp_path, fault=fault, pp=2, dp=16, tp=8), odd, change)
     every, few = both(hosts)
     assert few == every
 
@@ -128,14 +118,17 @@ def test_a_start_of_many_waits_for_one(tmp_path: Path, *, seen: bool) -> None:
         for rank in range(40)
         if seen or rank != 23
     }
-    every, few = said(by_all(hosts)), said(judged(hosts, received(hosts, 5)[0]))
+    every, few = (
+        said(by_host.by_all(hosts)),
+        said(by_host.judged(hosts, by_host.received(hosts, 5)[0])),
+    )
     assert few == every
     assert "39 of 40 have arrived (ranks 0-22, 24-39)" in str(every["findings"])
 
 
 def test_a_summary_is_bounded_whatever_the_ranks(tmp_path: Path) -> None:
-    (whole,) = hosts_of(tmp_path, pp=2, dp=16, tp=8, per_host=256).values()
-    data = summary.packed(whole, alive)
+    (whole,) = by_host.hosts_of(tmp_path, pp=2, dp=16, tp=8, per_host=256).values()
+    data = summary.packed(whole, by_host.alive)
     assert len(data) <= MOST_SUMMARY
     found = summary.unpacked(data)
     assert found is not None
@@ -144,19 +137,19 @@ def test_a_summary_is_bounded_whatever_the_ranks(tmp_path: Path) -> None:
 
 def test_a_host_that_is_not_heard_of_is_missed(tmp_path: Path) -> None:
     """Its ranks are not known, and no others are."""
-    hosts = hosts_of(tmp_path, fault="world", pp=2, dp=16, tp=8)
+    hosts = by_host.hosts_of(tmp_path, fault="world", pp=2, dp=16, tp=8)
     lost = [*hosts][20]
     ranks = [s.identity["rank"] for s in hosts.pop(lost).states.values()]
-    trace = judged(hosts, received(hosts, FEW)[0]).case.evidence.trace
+    trace = by_host.judged(hosts, by_host.received(hosts, FEW)[0]).case.evidence.trace
     assert unknown_ranks(trace) == tuple(sorted(ranks))
 
 
 def test_hosts_that_claim_one_rank_are_both_looked_at(tmp_path: Path) -> None:
     """Whichever of them is a stranger: no summary decides it."""
-    hosts = hosts_of(tmp_path, fault="world", pp=2, dp=16, tp=8)
+    hosts = by_host.hosts_of(tmp_path, fault="world", pp=2, dp=16, tp=8)
     names = [*hosts]
     hosts["stranger"] = Merged({f"{one:0>32}": s for one, s in hosts[names[9]].states.items()})
-    _, wanted = received(hosts, FEW)
+    _, wanted = by_host.received(hosts, FEW)
     assert {"stranger", names[9]} <= {*wanted}
 
 
@@ -179,8 +172,8 @@ def test_what_is_no_summary_is_none(data: bytes) -> None:
 
 def test_no_host_says_what_a_group_is_but_what_names_it(tmp_path: Path) -> None:
     """Its name is a hash of its members and its store: with other ranks it is another group."""
-    hosts = hosts_of(tmp_path, fault="tp")
-    value = orjson.loads(summary.packed(hosts[max(hosts)], lambda _: ALIVE))
+    hosts = by_host.hosts_of(tmp_path, fault="tp")
+    value = orjson.loads(summary.packed(hosts[max(hosts)], lambda _: by_host.ALIVE))
     sound = summary.unpacked(orjson.dumps(value))
     value["groups"][0][1] = [0, 1]
     forged = summary.unpacked(orjson.dumps(value))

@@ -13,16 +13,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from disttrace_viewer.companion.endpoint import (
-    CLIENT,
-    IDLE,
-    MOST_STATES,
-    MOST_SUMMARY,
-    SEEKING,
-    SERVER,
-    Endpoint,
-    PeerReply,
-)
+from disttrace_viewer.companion import endpoint
 from disttrace_viewer.companion.peers import KNOWS_S, ROUND_S
 from disttrace_viewer.companion.protocol import Address, Message
 from disttrace_viewer.companion.verdict import MOST_HOSTS
@@ -145,7 +136,7 @@ class Host:
         self.answers = True
         self.floods = False
         self.wire = Wire(world, hosts, number)
-        self.station: Endpoint = Endpoint(
+        self.station: endpoint.Endpoint = endpoint.Endpoint(
             f"host {number}", self.wire, self._requested, secret=None, wanted=self._called
         )
         self.most_held = 0
@@ -170,10 +161,10 @@ class Host:
             self._tick()
 
     def _tick(self) -> None:
-        if self.lives and self.station.state != IDLE:
+        if self.lives and self.station.state != endpoint.IDLE:
             self.station.tick()
             self.most_held = max(self.most_held, self.station.held)
-            if self.floods and self.station.state == CLIENT:
+            if self.floods and self.station.state == endpoint.CLIENT:
                 self.station._send(self.station._server, Message("answer", {"n": 1}, bytes(60_000)))
             self._world.after(TICK_S, self._tick)
 
@@ -189,13 +180,14 @@ class Host:
     def _look(self) -> None:
         if not self.lives:
             return
-        if self.station.state == SERVER:
+        if self.station.state == endpoint.SERVER:
             self._verdict()
-        elif self.station.state != SEEKING and self.station.speaks() is not None:
+        elif self.station.state != endpoint.SEEKING and self.station.speaks() is not None:
             if self._world.now_s >= self._waits_since + PATIENCE_S:
                 self._say(1, 0, alone=True)
         elif (
-            self.station.state == CLIENT and self._world.now_s - self.station.requested_at > KNOWS_S
+            self.station.state == endpoint.CLIENT
+            and self._world.now_s - self.station.requested_at > KNOWS_S
         ):
             self.station.call()
         self._world.after(1.0, self._look)
@@ -207,21 +199,21 @@ class Host:
         if len(self.station.clients) <= MOST_HOSTS:
             self._request_states(None, [])
             return
-        self.station.request(("summary",), None, MOST_SUMMARY, ROUND_S, self._summaries)
+        self.station.request(("summary",), None, endpoint.MOST_SUMMARY, ROUND_S, self._summaries)
 
-    def _summaries(self, found: list[PeerReply]) -> None:
+    def _summaries(self, found: list[endpoint.PeerReply]) -> None:
         wanted = {answer.sender for answer in found[-MOST_HOSTS:]}
         rest = [answer for answer in found if answer.sender not in wanted]
         took = SUMMARY_S * len(found)
         self._world.after(took, lambda: self._request_states(wanted, rest))
 
-    def _request_states(self, wanted: set[str] | None, rest: list[PeerReply]) -> None:
-        def done(found: list[PeerReply]) -> None:
+    def _request_states(self, wanted: set[str] | None, rest: list[endpoint.PeerReply]) -> None:
+        def done(found: list[endpoint.PeerReply]) -> None:
             size = sum(len(answer.data) for answer in (*found, *rest))
             known = 1 + len(found) + len(rest)
             self._world.after(JUDGE_S, lambda: self._judged(known, size))
 
-        self.station.request(("states",), wanted, MOST_STATES, ROUND_S, done)
+        self.station.request(("states",), wanted, endpoint.MOST_STATES, ROUND_S, done)
 
     def _judged(self, known: int, size: int) -> None:
         self._busy = False

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable
 
+from faults.drawn import starts
 from faults.drawn.healthy import healthy
 from faults.drawn.mutations import (
     deletes_the_key,
@@ -28,16 +29,6 @@ from faults.drawn.mutations import (
 )
 from faults.drawn.program import COLLECTIVE, RECV, SEND, SET, STANDALONE, TORCHRUN
 from faults.drawn.scenes import equal_line, idle_by_design, pauses
-from faults.drawn.starts import (
-    late_start,
-    never_started,
-    other_port,
-    other_world,
-    same_rank,
-    slow_imports,
-    tried_again,
-    unharmed,
-)
 from faults.drawn.truth import FAILED, FOREVER, MISMATCHES, MISSED, STILL, Faulty, Mutation
 
 _LARGER: Callable[[str], str] = lambda size: str(int(size) + 3)  # noqa: E731
@@ -52,10 +43,10 @@ _POLLS = "while not flag.is_set(): time.sleep(0.001)"
 _LOCK = "lock.acquire()"
 
 MUTATIONS: tuple[tuple[int, str, Mutation], ...] = (
-    (8, "", unharmed),
-    (2, "", late_start),
-    (1, "U5", slow_imports),
-    (1, "D3", tried_again),
+    (8, "", starts.unharmed),
+    (2, "", starts.late_start),
+    (1, "U5", starts.slow_imports),
+    (1, "D3", starts.tried_again),
     (2, "D11", idle_by_design),
     (2, "D10", pauses),
     (2, "D9", equal_line),
@@ -115,10 +106,10 @@ MUTATIONS: tuple[tuple[int, str, Mutation], ...] = (
     (2, "D12", other_name),
     (2, "D13", time_out),
     (2, "", lost_journal),
-    (1, "", never_started),
-    (1, "", same_rank),
-    (1, "", other_world),
-    (1, "", other_port),
+    (1, "", starts.never_started),
+    (1, "", starts.same_rank),
+    (1, "", starts.other_world),
+    (1, "", starts.other_port),
 )  # fmt: skip
 """(weight, causes of `what was said wrongly` that it would show again, mutation)"""
 
