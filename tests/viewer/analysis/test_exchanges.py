@@ -50,8 +50,7 @@ def test_who_did_not_come_is_missing(tmp_path: Path) -> None:
 
 def test_unlike_arguments_are_flagged(tmp_path: Path) -> None:
     """One rank reduces with MAX."""
-    for journal in workers(tmp_path, 2):
-        group = journal.world()
+    for journal, group in steps(tmp_path, 2, count=0):
         journal.run(journal.collective(group), MS, MS, q=1)
         other = journal.collective(group, reduce_op="MAX" if journal.rank else "SUM")
         journal.run(other, 3 * MS, MS, q=2)
@@ -60,8 +59,7 @@ def test_unlike_arguments_are_flagged(tmp_path: Path) -> None:
 
 def test_two_backends_of_a_group_count_for_themselves(tmp_path: Path) -> None:
     """Sequence number 1 on gloo and 1 on nccl are two exchanges."""
-    for journal in workers(tmp_path, 2):
-        group = journal.world()
+    for journal, group in steps(tmp_path, 2, count=0):
         journal.run(journal.collective(group), MS, MS, q=1)
         journal.run(journal.collective(group, backend="nccl"), 3 * MS, MS, q=1)
     found = exchanges(tmp_path).collectives

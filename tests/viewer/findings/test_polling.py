@@ -11,7 +11,7 @@ import pytest
 
 from disttrace_viewer.analysis.liveness import UNKNOWN, Look, Observation
 from disttrace_viewer.trace.process import Process
-from support.journals import MS, Journal, S, workers
+from support.journals import MS, Journal, S
 from support.scenes import alive, findings, finds, hang_without, only, ranks, steps
 
 UNTIL_S = 20
@@ -223,8 +223,7 @@ def test_work_that_is_asked_for_and_not_waited_for(tmp_path: Path, how: str | No
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_main_thread_beside_one_that_communicates(tmp_path: Path, *, busy: bool) -> None:
     """It counts where the other thread has done nothing since; else it may wait all day."""
-    for journal in alive(workers(tmp_path, 2), UNTIL_S):
-        group = journal.world()
+    for journal, group in alive(steps(tmp_path, 2, count=0), UNTIL_S):
         thread = journal.numbered("thread", name="pool", main=False)
         call = journal.collective(group)
         journal.run(call, 150 * MS, MS, q=1, h=thread)
@@ -279,8 +278,7 @@ def test_a_server_that_runs_is_not_blamed(tmp_path: Path) -> None:
 )
 def test_a_thread_awaits_a_pool(tmp_path: Path, inner: tuple[str, int, str], shown: str) -> None:
     """Then the thread that communicates tells where the process is."""
-    for journal in alive(workers(tmp_path, 2), UNTIL_S):
-        group = journal.world()
+    for journal, group in alive(steps(tmp_path, 2, count=0), UNTIL_S):
         thread = journal.numbered("thread", name="pool", main=False)
         call = journal.collective(group)
         journal.run(call, 150 * MS, MS, q=1, h=thread)
@@ -297,8 +295,7 @@ def test_a_thread_awaits_a_pool(tmp_path: Path, inner: tuple[str, int, str], sho
 @pytest.mark.parametrize("between", [True, False])
 def test_a_main_thread_makes_groups_between_its_waits(tmp_path: Path, *, between: bool) -> None:
     """A pool communicates; the main thread waits for keys that were given between groups."""
-    for journal in alive(workers(tmp_path, 2), UNTIL_S):
-        group = journal.world()
+    for journal, group in alive(steps(tmp_path, 2, count=0), UNTIL_S):
         thread = journal.numbered("thread", name="pool", main=False)
         journal.run(journal.collective(group), 120 * MS, MS, q=1, h=thread)
         if journal.rank:

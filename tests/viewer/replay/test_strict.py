@@ -13,8 +13,9 @@ import pytest
 
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.replay.verdict import strictly
-from support.journals import MS, workers
+from support.journals import MS
 from support.processes import clean_environ, run_program
+from support.scenes import steps
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 SOME = (
@@ -76,8 +77,7 @@ def test_all_programs(tmp_path: Path) -> None:
 
 def messages(folder: Path) -> None:
     """Two ranks that send to one another before they receive, on a backend that lets it pass."""
-    for journal in workers(folder, 2):
-        group = journal.world()
+    for journal, group in steps(folder, 2, count=0):
         for number, op in enumerate(("send", "recv"), 1):
             call = journal.message(group, op, 1 - (journal.rank or 0), backend="mpi", **SYNC)
             journal.run(call, t=number * MS, d=MS // 2, q=1)
@@ -105,8 +105,7 @@ def test_json_and_the_words(tmp_path: Path) -> None:
 
 def test_who_may_still_receive_is_not_told(tmp_path: Path) -> None:
     """A process that has not ended has not done all that it will do."""
-    for journal in workers(tmp_path, 2):
-        group = journal.world()
+    for journal, group in steps(tmp_path, 2, count=0):
         if journal.rank == 0:
             call = journal.message(group, "send", 1, backend="mpi", **SYNC)
             journal.run(call, t=MS, d=MS, q=1)

@@ -17,6 +17,7 @@ from disttrace_viewer.views.terminal.plan import Filters
 from disttrace_viewer.views.terminal.report import Overview, paint, report_of
 from disttrace_viewer.views.terminal.rows import Mark, Row
 from support.journals import MS, Journal, bulk, training, workers
+from support.scenes import steps
 
 US = 1_000
 
@@ -220,8 +221,7 @@ def test_each_kind_of_an_iteration_has_its_line(tmp_path: Path) -> None:
 
 def test_a_long_job_shows_its_beginning_and_its_end(tmp_path: Path) -> None:
     """Between them stands how much is left out, and --last and --around choose."""
-    for journal in workers(tmp_path, 2):
-        group = journal.world()
+    for journal, group in steps(tmp_path, 2, count=0):
         calls = [journal.collective(group, shapes=[[n]]) for n in range(1, 201)]
         for step, call in enumerate(calls, 1):
             journal.run(call, t=step * MS, d=MS // 10, q=step)
