@@ -164,8 +164,7 @@ def test_states_pretend_no_tables(tmp_path: Path) -> None:
     """Whoever asks for all operations of a trace of states hears that there are none."""
     for journal, group in steps(tmp_path, 2):
         journal.begin(journal.collective(group), S, q=3)
-    files = evidence([str(tmp_path)], Problems())
-    trace, sample = trace_of(merge([state for one in files if (state := reduce(one))]))
+    trace, sample = trace_of(merge(states(tmp_path)))
     assert sample.ops
     assert trace.tables is None
     for name in ("operations", "calls", "completions"):
@@ -173,20 +172,10 @@ def test_states_pretend_no_tables(tmp_path: Path) -> None:
             getattr(trace, name)
 
 
-def reduced(path: Path, window: int | None = None) -> list[State]:
-    """The states of all journals in a folder."""
-    found = []
-    for files in evidence([str(path)], Problems()):
-        state = reduce(files, window=window)
-        assert state is not None
-        found.append(state)
-    return found
-
-
 def test_of_two_states_that_which_read_more_counts(tmp_path: Path) -> None:
     """In whatever order they come, by themselves or merged."""
     hang(tmp_path, count=200)
-    tails, whole = unpack(pack(reduced(tmp_path, window=200))), unpack(pack(reduced(tmp_path)))
+    tails, whole = unpack(pack(states(tmp_path, window=200))), unpack(pack(states(tmp_path)))
     assert merge([*tails, *whole]) == merge([*whole, *tails]) == merge(whole)
     some = merge([merge(tails), *whole[:2]])
     assert some.states == {s.id: s for s in (*whole[:2], *tails[2:])}
@@ -197,8 +186,8 @@ def test_of_two_states_that_which_read_more_counts(tmp_path: Path) -> None:
 def test_what_calls_are_alike_in_is_one_object(tmp_path: Path) -> None:
     """Also of several batches."""
     hang(tmp_path, size=6)
-    states, known = reduced(tmp_path), dict[str, Any]()
-    parts = [unpack(pack(part), known) for part in (states[:3], states[3:])]
+    six, known = states(tmp_path), dict[str, Any]()
+    parts = [unpack(pack(part), known) for part in (six[:3], six[3:])]
     _, sample = trace_of(merge([*parts[0], *parts[1]]))
     calls = {op.call.index: op.call for op in sample.ops}.values()
     assert 3 * len({id(call.signature) for call in calls}) <= len(calls)
@@ -350,9 +339,7 @@ def test_what_is_refused_without_a_number_gives_none_back(tmp_path: Path) -> Non
     outer = journal.collective(group, shapes=None)
     journal.end(journal.begin(outer, 200 * MS), 9, x=journal.string("ValueError: no"), f=1)
     journal.run(journal.collective(group), 300 * MS, MS, q=4)
-    (files,) = evidence([str(tmp_path)], Problems())
-    state = reduce(files)
-    assert state is not None
+    (state,) = states(tmp_path)
     ((*_, newest, _, _),) = state.courses
     assert newest == 4
 
