@@ -345,6 +345,21 @@ def training(folder: Path, world_size: int = 2, steps: int = 3) -> list[Journal]
     return journals
 
 
+def work_steps(folder: Path, works: Sequence[int], *, steps: int = 20, transfer: int = MS) -> int:
+    """From 100 ms on, steps of some ms of work by rank and an all_reduce; the end of the last."""
+    let_go = 100 * MS
+    jobs = workers(folder, len(works))
+    calls = [journal.collective(journal.world(), bytes=4000) for journal in jobs]
+    for number in range(1, steps + 1):
+        begins = [let_go + work * MS for work in works]
+        let_go = max(begins) + transfer
+        for journal, call, begin in zip(jobs, calls, begins, strict=True):
+            journal.run(call, begin, let_go - begin, q=number)
+    for journal in jobs:
+        journal.leave(let_go)
+    return let_go
+
+
 def bulk(folder: Path, operations: int, world_size: int = 8, *, asynchronous: bool = False) -> None:
     """A healthy job of about so many operations: collectives, every tenth call a message pair.
 

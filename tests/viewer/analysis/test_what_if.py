@@ -11,27 +11,10 @@ from disttrace_viewer.analysis import schedule as scheduling
 from disttrace_viewer.analysis.schedule import Schedule
 from disttrace_viewer.analysis.what_if import Piece, WhatIf
 from disttrace_viewer.api import Stats, ViewerError
-from support.journals import MS, workers
+from support.journals import MS, work_steps, workers
 
 START = 100 * MS
 STEPS = 20
-
-
-def steps(
-    folder: Path, works: list[int], *, steps: int = STEPS, transfer: int = MS, world: bool = True
-) -> int:
-    """Steps of some ms of work by rank and an all_reduce of 1 ms; the end of the last one."""
-    let_go = START
-    jobs = workers(folder, len(works))
-    calls = [journal.collective(journal.world(), bytes=4000) for journal in jobs]
-    for number in range(1, steps + 1):
-        begins = [let_go + work * MS for work in works]
-        let_go = max(begins) + transfer
-        for journal, call, begin in zip(jobs, calls, begins, strict=True):
-            journal.run(call, begin, let_go - begin, q=number)
-    for journal in jobs:
-        journal.leave(let_go)
-    return let_go
 
 
 def schedule(stats: Stats) -> Schedule:
@@ -47,7 +30,7 @@ def saved(stats: Stats, question: str) -> int:
 
 def test_nothing_left_out_is_the_run_as_it_was(tmp_path: Path) -> None:
     """Each process is through when it was, to the nanosecond."""
-    steps(tmp_path, [10, 17, 50, 12])
+    work_steps(tmp_path, [10, 17, 50, 12])
     table = schedule(disttrace.stats(tmp_path))
     begins = dict(table.waits.lives.select("process", "from_ns").iter_rows())
     projected = Piece(table.events, table.waits.lives).run([begins[p] for p in range(len(begins))])
@@ -57,7 +40,7 @@ def test_nothing_left_out_is_the_run_as_it_was(tmp_path: Path) -> None:
 
 def test_without_a_late_rank_the_next_late_one_is_what_all_wait_for(tmp_path: Path) -> None:
     """50 ms beside 17 and 10: leaving out the excess of the first gains what the second leaves."""
-    steps(tmp_path, [10, 10, 50, 17])
+    work_steps(tmp_path, [10, 10, 50, 17])
     stats = disttrace.stats(tmp_path)
     assert saved(stats, "rank=2") == STEPS * 33 * MS
     assert saved(stats, "rank=3") == 0
@@ -71,14 +54,14 @@ def test_without_a_late_rank_the_next_late_one_is_what_all_wait_for(tmp_path: Pa
 
 def test_a_group_is_left_out_with_its_transfers(tmp_path: Path) -> None:
     """As if the network were free; who comes late is still waited for."""
-    steps(tmp_path, [10, 10, 50], transfer=7 * MS)
+    work_steps(tmp_path, [10, 10, 50], transfer=7 * MS)
     stats = disttrace.stats(tmp_path)
     assert saved(stats, "group=default") == STEPS * 7 * MS
 
 
 def test_equal_ranks_leave_nothing_to_gain(tmp_path: Path) -> None:
     """Nothing is late: the text says nothing of it either."""
-    steps(tmp_path, [10, 10, 10], transfer=0)
+    work_steps(tmp_path, [10, 10, 10], transfer=0)
     stats = disttrace.stats(tmp_path)
     assert stats.what_if.height == 0
     assert "what if" not in stats.text()
@@ -109,7 +92,7 @@ def test_a_stage_of_a_pipeline_that_is_slow_now_and_then(tmp_path: Path) -> None
 
 def test_windows_stand_for_all_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not all events are looked at, gains and critical path are those of windows, scaled."""
-    end = steps(tmp_path, [10, 10, 50], transfer=2 * MS, steps=400)
+    end = work_steps(tmp_path, [10, 10, 50], transfer=2 * MS, steps=400)
     whole = disttrace.stats(tmp_path)
     of_whole, every = whole.without("rank=2")["saved_ns"], schedule(whole).events.height
     monkeypatch.setattr(scheduling, "MOST_OPERATIONS", 300)
@@ -136,14 +119,14 @@ def test_windows_stand_for_all_of_a_run(tmp_path: Path, monkeypatch: pytest.Monk
 )  # fmt: skip
 def test_a_question_that_cannot_be_answered(tmp_path: Path, question: str, answer: str) -> None:
     """One sentence says what is wrong with it, and what there is."""
-    steps(tmp_path, [10, 10, 50])
+    work_steps(tmp_path, [10, 10, 50])
     with pytest.raises(ViewerError, match=answer):
         disttrace.stats(tmp_path).without(question)
 
 
 def test_the_critical_path_is_as_long_as_the_run(tmp_path: Path) -> None:
     """It leads through the late rank, its work and the transfers; start-up is no part of it."""
-    end = steps(tmp_path, [10, 10, 50, 17], transfer=2 * MS)
+    end = work_steps(tmp_path, [10, 10, 50, 17], transfer=2 * MS)
     path = disttrace.stats(tmp_path).critical_path
     end -= START + 50 * MS
     assert int(path["time_ns"].sum()) == end
@@ -155,7 +138,7 @@ def test_the_critical_path_is_as_long_as_the_run(tmp_path: Path) -> None:
 
 def test_the_text_says_both(tmp_path: Path) -> None:
     """A sentence that a tired person understands, and where the run's length comes from."""
-    steps(tmp_path, [10, 10, 50, 17])
+    work_steps(tmp_path, [10, 10, 50, 17])
     lines = disttrace.stats(tmp_path).text(width=100).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("what if"))
     assert "Without rank 2's excess (most of it before train.py:10)" in "\n".join(lines[at:])

@@ -11,25 +11,16 @@ import pytest
 from nbclient import NotebookClient
 
 from disttrace_viewer.api import Report, ViewerError, diagnose
-from support.journals import MS, workers
+from support.journals import work_steps
 from support.processes import ROOT
 
-STEPS, LATE = 20, 40 * MS
+STEPS = 20
 
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with journals of a straggler in ``disttrace-out``, as the current one."""
-    jobs = workers(tmp_path / "disttrace-out", 4)
-    calls = [journal.collective(journal.world()) for journal in jobs]
-    t = 100 * MS
-    for number in range(1, STEPS + 1):
-        begins = [t + 10 * MS + LATE * (journal.rank == 2) for journal in jobs]
-        t = max(begins) + MS
-        for journal, call, begin in zip(jobs, calls, begins, strict=True):
-            journal.run(call, begin, t - begin, q=number)
-    for journal in jobs:
-        journal.define("exit", t=t + MS, how="normal", code=0)
+    work_steps(tmp_path / "disttrace-out", [10, 10, 50, 10], steps=STEPS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DISTTRACE_DIR", raising=False)
     return tmp_path
