@@ -17,6 +17,7 @@ from disttrace_viewer.views import jsonl
 from disttrace_viewer.views.tables import FIELDS
 from support.journals import MS, UNIX_NS, Journal, training, workers
 from support.processes import python
+from support.scenes import hang_without
 
 
 def varied(folder: Path) -> None:
@@ -122,19 +123,9 @@ def test_processes_and_groups(tmp_path: Path) -> None:
     assert members == [(0, one.process, 2, True), (1, None, 2, True)]
 
 
-def hung(folder: Path) -> None:
-    """Rank 1 never comes."""
-    for journal in workers(folder, 2):
-        call = journal.collective(journal.world())
-        journal.run(call, 100 * MS, MS, q=1)
-        if journal.rank == 0:
-            journal.begin(call, 110 * MS, q=2)
-        journal.record(hb=30_000 * MS)
-
-
 def test_a_report_has_the_values_of_json(tmp_path: Path) -> None:
     """Every field of a finding as an attribute; text and page of it as the terminal shows it."""
-    hung(tmp_path)
+    list(hang_without(tmp_path, 2, 1))
     report = disttrace.diagnose(tmp_path)
     values = report.to_dict()
     assert report.healthy is values["healthy"] is False
@@ -151,10 +142,10 @@ def test_a_report_has_the_values_of_json(tmp_path: Path) -> None:
 
 def test_positions_are_by_rank(tmp_path: Path) -> None:
     """Where each process is: in which operation, at which line."""
-    hung(tmp_path)
+    list(hang_without(tmp_path, 2, 1))
     zero, one = disttrace.diagnose(tmp_path).positions
-    assert (zero.rank, zero.op, zero.seq, zero.status) == (0, "all_reduce", 2, "in_flight")
-    assert (one.rank, one.op, one.seq, one.status) == (1, "all_reduce", 1, "ok")
+    assert (zero.rank, zero.op, zero.seq, zero.status) == (0, "all_reduce", 3, "in_flight")
+    assert (one.rank, one.op, one.seq, one.status) == (1, "all_reduce", 2, "ok")
     assert str(zero.location) == "train.py:10"
 
 

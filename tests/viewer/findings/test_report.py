@@ -167,16 +167,13 @@ def test_who_was_killed_inside_an_exchange_is_told_there(tmp_path: Path) -> None
 
 def test_a_large_job_fits_a_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Equal positions are folded, culprits stand first, and lines are wrapped by words."""
-    for journal, group in alive(steps(tmp_path, 64, count=1)):
-        if journal.rank == 61:
-            journal.stand(3000 * MS, "/src/loader.py", 9, "load")
-        else:
-            journal.begin(journal.collective(group), 200 * MS, q=2)
+    for journal, _ in hang_without(tmp_path, 64, 61):
+        journal.stand(3000 * MS, "/src/loader.py", 9, "load")
     assert main(["diagnose", str(tmp_path), "--width", "80"]) == 1
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) < 20
     assert max(map(len, shown)) <= 80
-    assert shown[0].startswith("1. ERROR missing_participant: Rank 61 never joined all_reduce #2")
+    assert shown[0].startswith("1. ERROR missing_participant: Rank 61 never joined all_reduce #3")
     (where,) = (n for n, line in enumerate(shown) if line == "Where the ranks are:")
     assert shown[where + 1].startswith("▶ rank 61 ")
     assert any(line.startswith("  ranks 0-60, 62, 63 ") for line in shown[where + 2 : where + 4])
