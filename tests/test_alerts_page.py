@@ -5,23 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.processes import (
-    ROOT,
-    clean_environ,
-    ending,
-    wait_until,
-)
+from support.processes import ROOT, clean_environ, running, wait_until
 
 PAGE = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
 FAULTS = ROOT / "examples" / "faults"
@@ -89,18 +82,6 @@ def environ(tmp_path: Path) -> dict[str, str]:
     )  # fmt: skip
 
 
-@contextmanager
-def job(
-    command: list[str], folder: Path, environ: dict[str, str]
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs in the folder; killed in the end with all that it started."""
-    with (folder / "err").open("wb") as err:
-        out: Any = {"stderr": err, "start_new_session": True}
-        process = subprocess.Popen(command, cwd=folder, env=environ, **out)
-    with ending(process):
-        yield process
-
-
 def calls(tmp_path: Path) -> list[str]:
     """What the stand-ins were called with."""
     path = tmp_path / "calls"
@@ -120,7 +101,7 @@ def test_each_recipe_does_what_it_says(
     environ |= {"DISTTRACE": "1", "SLACK_WEBHOOK_URL": address}
     environ["DISTTRACE_ON_STALL"] = f"cat > said.json; {each}({several}) < said.json; : > done"
     command = ["torchrun", "--standalone", "--nproc-per-node=2", "train.py"]
-    with job(command, tmp_path, environ):
+    with running(command, tmp_path, environ, cwd=tmp_path):
         wait_until((tmp_path / "done").exists, timeout=90)
     said = json.loads((tmp_path / "said.json").read_text())
     assert list(said) == [
@@ -145,10 +126,10 @@ def test_each_recipe_does_what_it_says(
 
 def test_a_job_that_is_ended_is_queued_again(tmp_path: Path, environ: dict[str, str]) -> None:
     """By the exit code of ``abort``, and by no other."""
-    with job(["sh", "train.sh"], tmp_path, environ) as process:
+    with running(["sh", "train.sh"], tmp_path, environ, cwd=tmp_path) as process:
         assert process.wait(90) == 75
     assert calls(tmp_path) == ["scontrol requeue 77"]
     (tmp_path / "train.py").write_text("raise SystemExit(3)")
-    with job(["sh", "train.sh"], tmp_path, environ) as process:
+    with running(["sh", "train.sh"], tmp_path, environ, cwd=tmp_path) as process:
         assert process.wait(90) == 1
     assert calls(tmp_path) == ["scontrol requeue 77"]

@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,10 @@ import pytest
 from support.processes import (
     ROOT,
     clean_environ,
-    ending,
     free_port,
     kill_family,
     run_program,
+    running,
     wait_until,
 )
 from support.raw import read_journals
@@ -59,25 +59,16 @@ def typed(lines: Sequence[str], folder: Path, environ: dict[str, str]) -> dict[s
     return {one: run_program(["sh", "-c", one], environ, 120, cwd=folder).stdout for one in lines}
 
 
-@contextmanager
 def hanging(
     command: Sequence[str], folder: Path, environ: dict[str, str]
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A job in a folder of its own, traced; what it says is in `err` there. Killed in the end."""
-    folder.mkdir(exist_ok=True)
-    environ = {**environ, "DISTTRACE": "1"}
-    with (folder / "err").open("wb") as err:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environ, stdout=subprocess.DEVNULL, stderr=err,
-            start_new_session=True,
-        )  # fmt: skip
-    with ending(process):
-        yield process
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """A job in a folder of its own, traced."""
+    return running(command, folder, {**environ, "DISTTRACE": "1"}, cwd=folder)
 
 
 def stalled(folder: Path, where: str) -> bool:
     """Whether the job said by itself that it hangs there (a busy machine may be slow before)."""
-    said = (folder / "err").read_text()
+    said = (folder / "stderr").read_text()
     return any(where in line for line in said.splitlines() if "disttrace: stalled: " in line)
 
 
@@ -97,7 +88,7 @@ def test_live(tmp_path: Path, environ: dict[str, str]) -> None:
         wait_until(lambda: stalled(job, "all_reduce #3"), PATIENCE_S)
         said = typed(lines, job, environ)
     report, with_stacks, view, packed = said.values()
-    assert "Rank 1 never joined all_reduce #3" in (job / "err").read_text()
+    assert "Rank 1 never joined all_reduce #3" in (job / "stderr").read_text()
     assert "1. ERROR missing_participant: Rank 1 never joined all_reduce #3" in report
     assert "slow_loader.py:34 in load" in report
     assert with_stacks.count("slow_loader.py") > report.count("slow_loader.py")

@@ -9,8 +9,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from faults.expectation import EXAMPLES, NODES, REPOSITORY, Row
 from faults.judge import brief, judge, serious
 from support.losses import FEW, wrong_verdicts
 from support.networks import DEVICE, Host
-from support.processes import ending, free_port, kill_family, run_program
+from support.processes import free_port, kill_family, run_program, running
 from support.scenes import all_gone
 from support.splits import differing
 
@@ -102,23 +102,17 @@ def diagnose(folder: Path) -> tuple[dict[str, Any] | None, int, str]:
     return report, done.code, done.stderr
 
 
-@contextmanager
 def started(
     row: Row, folder: Path, environ: Mapping[str, str], *, apart: bool = False,
     hosts: Sequence[Host] = (),
-) -> Iterator[subprocess.Popen[bytes]]:  # fmt: skip
+) -> AbstractContextManager[subprocess.Popen[bytes]]:  # fmt: skip
     """The row's program, traced, in a group of its own; ``apart``, ``hosts``: as ``command``."""
     environment = {
         **os.environ, "DISTTRACE": "1", "DISTTRACE_DIR": str(folder / "journals"),
         "OMP_NUM_THREADS": "1", **environ,
     }  # fmt: skip
-    with (folder / "stdout").open("wb") as stdout, (folder / "stderr").open("wb") as stderr:
-        process = subprocess.Popen(
-            command(row, folder / "journals" if apart or hosts else None, hosts),
-            env=environment, cwd=REPOSITORY, stdout=stdout, stderr=stderr, start_new_session=True,
-        )  # fmt: skip
-        with ending(process):
-            yield process
+    line = command(row, folder / "journals" if apart or hosts else None, hosts)
+    return running(line, folder, environment, cwd=REPOSITORY)
 
 
 def _journals(row: Row, folder: Path) -> Path:

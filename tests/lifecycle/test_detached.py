@@ -35,6 +35,7 @@ from support.processes import (
     is_running,
     python,
     run_program,
+    running,
     wait_until,
 )
 
@@ -360,9 +361,7 @@ def test_a_containers_stall_is_told_by_any_first_process(tmp_path: Path, launche
         DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2", OMP_NUM_THREADS="1"
     )
     told = tmp_path / "stderr"
-    with told.open("wb") as stderr:
-        process = subprocess.Popen(command, env=environ, stderr=stderr)
-    with ending(process):
+    with running(command, tmp_path, environ) as process:
         wait_until(lambda: "disttrace: stalled: Rank 1 never joined" in told.read_text(), 90)
         (first,) = children(process.pid)
         found = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in children(int(first))}

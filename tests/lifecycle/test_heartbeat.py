@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +18,7 @@ from disttrace.lifecycle.heartbeat import Live
 from disttrace.recording import background
 from disttrace.recording.recorder import Recorder
 from support.preloaded import preloaded
-from support.processes import ROOT, clean_environ, ending, wait_until
+from support.processes import ROOT, clean_environ, running, wait_until
 from support.raw import RawJournal, read_journals
 
 # A heartbeat every 10 ms, and stacks after 20 ms of silence.
@@ -261,19 +260,14 @@ def outcome(tmp_path: Path, library: str, when: str, until: str, **variables: st
     import torch.distributed as dist
 
     store, out, err = (tmp_path / name for name in ("store", "stdout", "stderr"))
-    with out.open("wb") as stdout, err.open("wb") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, library, when, str(store)],
-            env=clean_environ(DISTTRACE_DIR=str(tmp_path / "out"), **variables),
-            stdout=stdout,
-            stderr=stderr,
-        )
-        with ending(process):
-            if until:
-                wait_until(lambda: until in err.read_text() or process.poll(), timeout=60)
-                assert until in err.read_text()
-            dist.FileStore(str(store), 2).set("key of another", "")
-            code = process.wait(60)
+    command = [sys.executable, "-c", PROGRAM, library, when, str(store)]
+    environ = clean_environ(DISTTRACE_DIR=str(tmp_path / "out"), **variables)
+    with running(command, tmp_path, environ) as process:
+        if until:
+            wait_until(lambda: until in err.read_text() or process.poll(), timeout=60)
+            assert until in err.read_text()
+        dist.FileStore(str(store), 2).set("key of another", "")
+        code = process.wait(60)
     return f"{out.read_text()}{code}"
 
 

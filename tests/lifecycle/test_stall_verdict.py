@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from support.processes import (
     companions,
     ending,
     free_port,
+    running,
     wait_until,
 )
 
@@ -43,19 +43,14 @@ dist.destroy_process_group()
 STALLED = "disttrace: stalled: Rank 1 never joined all_reduce #3 of the default group"
 
 
-@contextmanager
-def job(tmp_path: Path, *program: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+def job(
+    tmp_path: Path, *program: str, **variables: str
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """A plain torchrun of two ranks with DISTTRACE=1, whose output is in files."""
     tracing = {"DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_STALL": "2"}
     environ = clean_environ(**{**tracing, "OMP_NUM_THREADS": "1", **variables})
     command = [sys.executable, "-m", "torch.distributed.run", f"--master-port={free_port()}"]
-    with (tmp_path / "stdout").open("wb") as stdout, (tmp_path / "stderr").open("wb") as stderr:
-        process = subprocess.Popen(
-            [*command, "--nproc-per-node=2", *program], env=environ, stdout=stdout, stderr=stderr,
-            start_new_session=True,
-        )  # fmt: skip
-        with ending(process):
-            yield process
+    return running([*command, "--nproc-per-node=2", *program], tmp_path, environ)
 
 
 def stderr(tmp_path: Path) -> str:
@@ -139,10 +134,7 @@ def test_a_failure_elsewhere_is_told(tmp_path: Path) -> None:
     for rank in range(2):
         command += ["--set", f"{rank}:DISTTRACE_DIR={tmp_path / str(rank)}"]
     environ = clean_environ(DISTTRACE="1", DISTTRACE_STALL="4", OMP_NUM_THREADS="1")
-    with (tmp_path / "stderr").open("wb") as errors:
-        command = [*command, str(faults / "store_key.py")]
-        process = subprocess.Popen(command, env=environ, stderr=errors)
-    with ending(process):
+    with running([*command, str(faults / "store_key.py")], tmp_path, environ):
         wait_until(lambda: "disttrace: more:" in stderr(tmp_path), timeout=90)
         failed = "disttrace: stalled: Rank 1 failed first: ValueError: the shard is"
         assert failed in stderr(tmp_path)

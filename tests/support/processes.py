@@ -157,6 +157,23 @@ def ending(*processes: subprocess.Popen[Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def running(
+    command: Sequence[str | os.PathLike[str]],
+    folder: Path,
+    environ: Mapping[str, str],
+    **options: Any,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program whose output goes to `stdout` and `stderr` in a folder; killed in the end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
+        process = subprocess.Popen(
+            command, env=environ, stdout=out, stderr=err, start_new_session=True, **options
+        )
+    with ending(process):
+        yield process
+
+
+@contextlib.contextmanager
 def busy(count: int, **variables: str) -> Iterator[None]:
     """So many processes that want a processor all the time."""
     command = [sys.executable, "-S", "-c", "while True: pass"]
