@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from disttrace.recording.shown import FACTOR, FIRST_LINE, KEPT, LINES, MASK, NEW
 from disttrace_viewer.companion.progress import MOST_READ, Pulse
 from support.journals import MS, Journal
 from support.preloaded import launched, preloaded
-from support.processes import clean_environ, free_port, run_program
+from support.processes import torchrun
 from support.raw import verdicts
 
 START = """
@@ -117,12 +116,8 @@ def told(
 ) -> tuple[list[dict[str, Any]], str]:
     program = tmp_path / "program.py"
     program.write_text(text)
-    environ = clean_environ(
-        DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), OMP_NUM_THREADS="1", **settings
-    )
-    command = [sys.executable, "-m", "torch.distributed.run", f"--master-port={free_port()}"]
-    command += [f"--nproc-per-node={nproc}", str(program)]
-    ended = run_program(command, environ, timeout=90).check()
+    settings |= {"DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path / "out")}
+    ended = torchrun(program, nproc, timeout=90, static=True, **settings).check()
     return [one for one in verdicts(tmp_path) if one["kind"] == "diverged"], ended.stderr
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import disttrace
 from disttrace.lifecycle import listeners
-from support.processes import clean_environ, free_port, run_program, wait_until
+from support.processes import clean_environ, run_program, torchrun, wait_until
 
 OBJECT = {"disttrace": 1, "kind": "going on", "at": 1.5, "summary": "they communicate again."}
 HANGS = """
@@ -153,12 +153,10 @@ def test_every_rank_of_a_host_hears_of_a_hang(tmp_path: Path) -> None:
     """Under torchrun, whose agent speaks; one callback fails, another ends its rank."""
     program = tmp_path / "program.py"
     program.write_text(HANGS)
-    environ = clean_environ(
-        DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2", OMP_NUM_THREADS="1"
-    )
-    command = [sys.executable, "-m", "torch.distributed.run", f"--master-port={free_port()}"]
-    command += ["--nproc-per-node=2", str(program), str(tmp_path)]
-    done = run_program(command, environ, 120)
+    done = torchrun(
+        program, 2, str(tmp_path), static=True, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"),
+        DISTTRACE_STALL="2",
+    )  # fmt: skip
     assert done.code != 0
     assert not done.hung
     for rank in "01":

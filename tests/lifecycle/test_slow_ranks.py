@@ -38,7 +38,7 @@ from disttrace_viewer.companion.slow_ranks import (
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.trace.process import Frame
 from support import networks
-from support.processes import ROOT, clean_environ, run_program, wait_until
+from support.processes import ROOT, clean_environ, torchrun, wait_until
 from support.raw import verdicts
 
 GROUP = "0123456789abcdef"
@@ -479,13 +479,9 @@ def program(
     path = tmp_path / "train.py"
     path.write_text(SLEEPS, encoding="utf-8")
     out = tmp_path / "out"
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
-    outcome = run_program(
-        [sys.executable, *launcher, *map(str, (path, late, seconds))],
-        env=clean_environ(DISTTRACE="1", DISTTRACE_DIR=str(out), DISTTRACE_QUIET="1"),
-        timeout=240,
-    )
-    assert outcome.code == 0, outcome.stderr
+    outcome = torchrun(
+        path, 3, str(late), str(seconds), timeout=240, DISTTRACE="1", DISTTRACE_DIR=str(out)
+    ).check()
     kept = verdicts(out)
     assert not [one for one in out.glob("*.log") if one.read_text()], "the companion complains"
     known = [json.loads(line) for line in outcome.stdout.splitlines()]

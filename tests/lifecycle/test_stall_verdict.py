@@ -22,6 +22,7 @@ from support.processes import (
     companions,
     ending,
     free_port,
+    launcher,
     running,
     wait_until,
 )
@@ -49,8 +50,8 @@ def job(
     """A plain torchrun of two ranks with DISTTRACE=1, whose output is in files."""
     tracing = {"DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_STALL": "2"}
     environ = clean_environ(**{**tracing, "OMP_NUM_THREADS": "1", **variables})
-    command = [sys.executable, "-m", "torch.distributed.run", f"--master-port={free_port()}"]
-    return running([*command, "--nproc-per-node=2", *program], tmp_path, environ)
+    command = launcher(program[0], 2, *program[1:], static=True)
+    return running([sys.executable, *command], tmp_path, environ)
 
 
 def stderr(tmp_path: Path) -> str:

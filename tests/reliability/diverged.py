@@ -31,7 +31,7 @@ sys.path.insert(0, str(REPOSITORY / "tests"))
 
 from reliability.diverged_programs import HEALTHY, MUTATIONS, REDUCED  # noqa: E402
 from support.campaigns import options  # noqa: E402
-from support.processes import clean_environ, free_port  # noqa: E402
+from support.processes import torchrun  # noqa: E402
 from support.raw import verdicts  # noqa: E402
 
 PROGRAMS = Path(__file__).with_name("diverged_programs.py")
@@ -57,15 +57,10 @@ class Ran:
 def run(world: int, *arguments: str, seconds: float = 0.0, digest: int = 0) -> Ran:
     """One program, to its end or for two minutes beyond ``seconds``."""
     with tempfile.TemporaryDirectory(prefix="disttrace-diverged-") as folder:
-        environ = clean_environ(
-            DISTTRACE="1", DISTTRACE_DIR=f"{folder}/out", DISTTRACE_STALL="4",
-            DISTTRACE_ON_STALL="abort", OMP_NUM_THREADS="1", DISTTRACE_DIGEST=str(digest),
-        )  # fmt: skip
-        command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world}"]
-        command += [f"--master-port={free_port()}", str(PROGRAMS), *arguments]
-        ended = subprocess.run(
-            command, env=environ, capture_output=True, text=True, timeout=120 + seconds,
-            check=False,
+        ended = torchrun(
+            PROGRAMS, world, *arguments, timeout=120 + seconds, static=True, DISTTRACE="1",
+            DISTTRACE_DIR=f"{folder}/out", DISTTRACE_STALL="4", DISTTRACE_ON_STALL="abort",
+            DISTTRACE_DIGEST=str(digest),
         )  # fmt: skip
         files = Path(folder, "out").glob("*.ops.jsonl")
         begun = sum(path.read_bytes().count(b'\n{"b":') for path in files)
@@ -73,7 +68,7 @@ def run(world: int, *arguments: str, seconds: float = 0.0, digest: int = 0) -> R
         said = [one for one in verdicts(Path(folder)) if one["kind"] == "diverged"]
         stderr, aborted = ended.stderr, "EnforceNotMet" in ended.stderr
         found = report(Path(folder, "out")) if digest else []
-        return Ran(said, sorted(stamps), begun, aborted, ended.returncode, stderr, found)
+        return Ran(said, sorted(stamps), begun, aborted, ended.code, stderr, found)
 
 
 def report(folder: Path) -> list[Any]:

@@ -13,9 +13,7 @@ question to that run's trace, and an error is what is left beyond it.
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +22,7 @@ import disttrace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from support.campaigns import options
+from support.processes import torchrun
 
 PROGRAM = Path(__file__).with_name("delayed_steps.py")
 KINDS = ("ddp", "pipeline", "tp", "moe")
@@ -32,14 +31,10 @@ STEPS, RANKS = 60, 4
 
 def run(kind: str, rank: int, milliseconds: int, folder: Path) -> float:
     """The seconds that the steps took, traced into ``folder``."""
-    environment = {**os.environ, "DISTTRACE": "1", "DISTTRACE_DIR": str(folder)}
-    environment |= {"OMP_NUM_THREADS": "1", "DISTTRACE_QUIET": "1"}
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
-        [*launcher, f"--nproc-per-node={RANKS}", str(PROGRAM), kind]
-        + [str(number) for number in (STEPS, rank, milliseconds)],
-        env=environment, stdout=subprocess.PIPE, text=True, timeout=300, check=True,
-    )  # fmt: skip
+    words = (kind, str(STEPS), str(rank), str(milliseconds))
+    done = torchrun(
+        PROGRAM, RANKS, *words, timeout=300, DISTTRACE="1", DISTTRACE_DIR=str(folder)
+    ).check()
     return float(done.stdout.split()[-1])
 
 

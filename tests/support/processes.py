@@ -189,23 +189,25 @@ def python(*args: str | os.PathLike[str], timeout: float = 60.0, **variables: st
 
 def torchrun(
     script: str | os.PathLike[str], nproc: int, *args: str, timeout: float = 120.0,
-    options: Sequence[str] = (), **variables: str,
+    options: Sequence[str] = (), static: bool = False, **variables: str,
 ) -> Outcome:  # fmt: skip
     """Run `script` under torchrun with `nproc` workers on a port of its own choice.
 
     `options` are torchrun's (`("--max-restarts", "1")`), `args` the script's, `variables` are put
-    into the environment (`DISTTRACE="1", DISTTRACE_DIR=...`).
+    into the environment (`DISTTRACE="1", DISTTRACE_DIR=...`); `static` is as for `launcher`.
     """
-    command = [sys.executable, *launcher(script, nproc, *args, options=options)]
+    command = [sys.executable, *launcher(script, nproc, *args, options=options, static=static)]
     variables = {"OMP_NUM_THREADS": "1", **variables}  # torchrun complains when nobody said
     return run_program(command, clean_environ(**variables), timeout)
 
 
 def launcher(
-    script: str | os.PathLike[str], nproc: int, *args: str, options: Sequence[str] = ()
-) -> list[str]:
-    """What an interpreter is given to be torchrun."""
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
+    script: str | os.PathLike[str], nproc: int, *args: str, options: Sequence[str] = (),
+    static: bool = False,
+) -> list[str]:  # fmt: skip
+    """What an interpreter is given to be torchrun, by itself or by a `static` rendezvous."""
+    meets = f"--master-port={free_port()}" if static else "--standalone"
+    command = ["-m", "torch.distributed.run", meets, "--nproc-per-node", str(nproc)]
     return [*command, *options, os.fspath(script), *args]
 
 

@@ -26,8 +26,14 @@ pytest.importorskip("grpc")
 from disttrace_viewer.companion.slow import verdict_of
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.views import prometheus
-from support.collector import Collector, serve_grpc
-from support.processes import ROOT, clean_environ, companions, free_port, run_program, wait_until
+from support.collector import Collector, exporting, serve_grpc
+from support.processes import (
+    ROOT,
+    companions,
+    free_port,
+    torchrun,
+    wait_until,
+)
 
 yaml = pytest.importorskip("yaml")
 GRAFANA = ROOT / "docs" / "grafana"
@@ -236,19 +242,9 @@ def test_a_real_job_emits_what_dashboard_and_alerts_ask_for(tmp_path: Path) -> N
     with serve_grpc(Collector()) as collector:
         watching = threading.Thread(target=scrape)
         watching.start()
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
-        outcome = run_program(
-            [sys.executable, *launcher, str(program)],
-            env=clean_environ(
-                DISTTRACE="1",
-                DISTTRACE_DIR=str(out),
-                DISTTRACE_JOB="dashboards",
-                DISTTRACE_EXPORT="json,otlp",
-                OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint,
-                OTEL_METRIC_EXPORT_INTERVAL="2000",
-            ),
-            timeout=300,
-        )
+        more = {"DISTTRACE_JOB": "dashboards", "OTEL_METRIC_EXPORT_INTERVAL": "2000"}
+        variables = exporting(out, collector, "json,otlp", **more)
+        outcome = torchrun(program, 3, timeout=300, **variables)
         over.set()
         watching.join(30)
         assert outcome.code == 0, outcome.stderr

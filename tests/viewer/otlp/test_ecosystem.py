@@ -12,7 +12,15 @@ import pytest
 
 from support.collector import Collector, exporting, serve_grpc
 from support.preloaded import preloaded, torchrun
-from support.processes import ROOT, clean_environ, companions, free_port, run_program, wait_until
+from support.processes import (
+    ROOT,
+    clean_environ,
+    companions,
+    free_port,
+    launcher,
+    run_program,
+    wait_until,
+)
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -92,16 +100,14 @@ def test_opentelemetry_instrument_torchrun(tmp_path: Path) -> None:
     pytest.importorskip("opentelemetry.distro")
     if not any(entry.name == "disttrace" for entry in entry_points()):
         pytest.skip("the installed disttrace has no opentelemetry_instrumentor entry point")
-    command: list[str | Path] = [Path(sys.executable).parent / "opentelemetry-instrument"]
-    command += [sys.executable]
-    command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += [ROOT / "examples" / "pingpong.py"]
+    instrument = Path(sys.executable).parent / "opentelemetry-instrument"
+    job = launcher(ROOT / "examples" / "pingpong.py", 2)
     with serve_grpc(Collector()) as collector:
         variables = {
             "DISTTRACE_DIR": str(tmp_path), "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
             "OTEL_SERVICE_NAME": "trainer", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
-        run_program(command, clean_environ(**variables), 120).check()
+        run_program([instrument, sys.executable, *job], clean_environ(**variables), 120).check()
         wait_until(lambda: not companions(tmp_path), 40)
     names = sorted(s.name for s in collector.of("process"))
     assert names == ["agent", "rank 0", "rank 1"]

@@ -16,7 +16,7 @@ from disttrace_viewer.api import load
 from support.both_readers import batch, differences, streaming
 from support.collector import SERVE, Collector, Received, exporting, serve_grpc
 from support.preloaded import torchrun
-from support.processes import clean_environ, companions, python, wait_until
+from support.processes import clean_environ, companions, launcher, python, running, wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 RANKS = 4
@@ -226,16 +226,11 @@ def test_a_hang_is_visible_while_it_hangs(protocol: str, tmp_path: Path) -> None
     out = tmp_path / "out"
     with SERVE[protocol](Collector()) as collector:
         variables = settings(out, collector, protocol, DISTTRACE_PENDING="0.5")
-        command = [sys.executable, "-m", "torch.distributed.run"]
-        command += ["--standalone", "--nproc-per-node", "2", str(PROGRAMS / "hang.py")]
-        with subprocess.Popen(
-            command, env=clean_environ(**variables), stderr=subprocess.DEVNULL
-        ) as process:
-            try:
-                wait_until(lambda: named(collector.pending(), "all_reduce (pending)"), 40)
-            finally:
-                process.terminate()
-                process.wait(30)
+        command = [sys.executable, *launcher(PROGRAMS / "hang.py", 2)]
+        with running(command, tmp_path / "said", clean_environ(**variables)) as process:
+            wait_until(lambda: named(collector.pending(), "all_reduce (pending)"), 40)
+            process.terminate()
+            process.wait(30)
         (pending,) = named(collector.pending(), "all_reduce (pending)")
         assert pending.resource["disttrace.rank"] == 0
         assert pending.end - pending.start >= 500_000_000

@@ -14,6 +14,7 @@ import pytest
 
 from disttrace.cli import main
 from support.journals import MS, training, workers
+from support.processes import torchrun
 from support.terminals import on_terminal
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -157,12 +158,8 @@ def test_width_bounds_every_line(tmp_path: Path, view: View) -> None:
 def test_a_real_run_under_torchrun(tmp_path: Path, view: View) -> None:
     """Ping-pong and all-reduce in their order, with the agent as the server of the store."""
     pytest.importorskip("torch")
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run(
-        [sys.executable, *command, "examples/pingpong_allreduce.py"],
-        cwd=ROOT, check=True, capture_output=True, timeout=LIMIT_S,
-        env={**os.environ, "DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path)},
-    )  # fmt: skip
+    program = ROOT / "examples" / "pingpong_allreduce.py"
+    torchrun(program, 2, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()
     lines = view(tmp_path, "--width", "120")[1].splitlines()
     start = lines.index(next(line for line in lines if line.startswith("what happened")))
     told = [line[18:].split("  ")[0] for line in lines[start + 2 :]]
