@@ -13,7 +13,7 @@ import pytest
 import disttrace
 from frameworks.libraries import environment
 from support.journals import S
-from support.processes import ROOT, clean_environ, run_program
+from support.processes import ROOT, clean_environ, python, run_program
 from support.scenes import hang_without
 
 TOOLS = ["diagnose", "stats", "view", "jobs", "diff", "attach", "collect"]
@@ -94,8 +94,7 @@ def test_what_lies_here_is_packed_and_what_runs_here_is_looked_at(job: str, tmp_
 def unpacked(archive: Path) -> Path:
     """The folder into which it was put."""
     folder = archive.parent / "unpacked"
-    command = [sys.executable, "-m", "disttrace", "collect", str(archive), "-o", str(folder)]
-    run_program(command, clean_environ()).check()
+    python("-m", "disttrace", "collect", archive, "-o", folder).check()
     return folder
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ sys.path.insert(0, str(REPOSITORY / "tests"))
 
 from reliability.diverged_programs import HEALTHY, MUTATIONS, REDUCED  # noqa: E402
 from support.campaigns import options  # noqa: E402
-from support.processes import torchrun  # noqa: E402
+from support.processes import python, torchrun  # noqa: E402
 from support.raw import verdicts  # noqa: E402
 
 PROGRAMS = Path(__file__).with_name("diverged_programs.py")
@@ -73,8 +72,7 @@ def run(world: int, *arguments: str, seconds: float = 0.0, digest: int = 0) -> R
 
 def report(folder: Path) -> list[Any]:
     """The findings of ``diagnose``."""
-    command = [sys.executable, "-m", "disttrace", "diagnose", "--format", "json", str(folder)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    ended = python("-m", "disttrace", "diagnose", "--format", "json", folder, timeout=300)
     findings: list[Any] = json.loads(ended.stdout)["findings"]
     return findings
 

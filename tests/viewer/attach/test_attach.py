@@ -24,7 +24,7 @@ from disttrace_viewer.attach.samples import Look, refusal
 from disttrace_viewer.load.foreign.py_spy import Frame, ProcessSample
 from disttrace_viewer.load.foreign.py_spy import samples as samples_of
 from disttrace_viewer.load.problems import Problems
-from support.processes import ending, run_program, wait_until
+from support.processes import ending, python, run_program, wait_until
 
 TORCH = "/venv/site-packages/torch/distributed/distributed_c10d.py"
 
@@ -354,9 +354,8 @@ def test_who_runs_and_cannot_be_looked_at_leaves_no_health(
 
 
 def test_nobody_there_is_a_sentence_and_two() -> None:
-    command = [sys.executable, "-m", "disttrace", "attach", "--job", "no such job"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
+    done = python("-m", "disttrace", "attach", "--job", "no such job")
+    assert done.code == 2
     assert done.stderr.count("\n") == 1
 
 

@@ -31,6 +31,7 @@ from disttrace_viewer.views.terminal.diagnosis import details
 from disttrace_viewer.views.terminal.screen import lines
 from disttrace_viewer.views.terminal.top import Headline, Snapshot, TopRow, activity_of, snapshot_of
 from support.journals import MS, Journal, workers
+from support.processes import python
 from support.scenes import alive
 
 
@@ -79,9 +80,8 @@ def test_a_row_per_position_the_culprit_first(tmp_path: Path) -> None:
 def test_json_is_one_object_with_the_same_values(tmp_path: Path) -> None:
     """As documented: verdict, positions, job and time."""
     many(tmp_path, 3, culprit=2)
-    command = [sys.executable, "-m", "disttrace", "top", "--json", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = python("-m", "disttrace", "top", "--json", tmp_path)
+    assert (done.code, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     values = api.snapshot(str(tmp_path)).to_dict()
     assert found == json.loads(json.dumps(values)) | {"time_ns": found["time_ns"]}
@@ -204,11 +204,8 @@ def test_a_pid_that_was_given_again_is_not_the_process(tmp_path: Path) -> None:
 def test_the_command_prints_one_snapshot_without_a_terminal(tmp_path: Path, columns: str) -> None:
     """As for a log: one picture in 80 columns, no escape codes, exit code 0."""
     many(tmp_path, 3, culprit=2)
-    done = subprocess.run(
-        [sys.executable, "-m", "disttrace", "top", str(tmp_path)],
-        capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": columns},
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    done = python("-m", "disttrace", "top", tmp_path, COLUMNS=columns)
+    assert (done.code, done.stderr) == (0, "")
     shown = done.stdout.splitlines()
     assert shown[1].startswith("Rank 2 never joined all_reduce #2")
     assert max(len(line) for line in shown) <= 80

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 
 from disttrace.cli import main
 from support.journals import MS, training, workers
-from support.processes import torchrun
+from support.processes import python, torchrun
 from support.terminals import on_terminal
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -52,12 +51,8 @@ def test_a_terminal_obeys_nothing_that_json_holds() -> None:
 def test_output_into_a_pipe_has_no_colour(tmp_path: Path) -> None:
     """As for a log or a bug report: 80 columns, no escape codes, exit code 0."""
     training(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "disttrace", "view", str(tmp_path)],
-        capture_output=True, text=True, timeout=LIMIT_S,
-        env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    done = python("-m", "disttrace", "view", tmp_path, COLUMNS="80", PYTHONIOENCODING="utf-8")
+    assert (done.code, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     assert " +0.001000  ●──◆  #1 all_reduce SUM float32[4]  101 µs; 0, 1 +1.00 µs last" in (
