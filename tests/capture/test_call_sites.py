@@ -10,9 +10,7 @@ from support.cores import EACH_CORE
 from support.preloaded import TRACED, preloaded, recorded
 from support.raw import read_journals
 
-CELLS = (
-    TRACED
-    + """
+CELLS = """
 store = dist.HashStore()
 
 def step():
@@ -21,21 +19,18 @@ def step():
 for number in range(60):  # as in a notebook: every cell is compiled, run once and let go
     exec(compile("step()", f"<cell {number}>", "exec"), {"step": step})
 """
-)
 
 
 @EACH_CORE
 def test_cells_of_a_notebook(tmp_path: Path, core: str) -> None:
-    _, journal = recorded(CELLS, tmp_path, core)
+    _, journal = recorded(TRACED + CELLS, tmp_path, core)
     files, stacks = journal.strings(), journal.stacks()
     sets = [call for call in journal.called() if call["op"] == "store.set"]
     below = [files[stacks[call["stack"]][1][0]] for call in sets]
     assert below == [f"<cell {number}>" for number in range(60)]
 
 
-HANDLED = (
-    TRACED
-    + """
+HANDLED = """
 import signal
 import torch.multiprocessing
 
@@ -48,13 +43,12 @@ def step(rank):
 # As in a rank that mp.spawn starts.
 sys.modules["torch.multiprocessing.spawn"]._wrap(step, 0, (), "/dev/null")
 """
-)
 
 
 @EACH_CORE
 def test_a_program_with_a_handler_below_mp_spawn(tmp_path: Path, core: str) -> None:
     """Frames are compared with the handler's; mp.spawn's is a function that runs code of ours."""
-    ran, journal = recorded(HANDLED, tmp_path, core)
+    ran, journal = recorded(TRACED + HANDLED, tmp_path, core)
     assert "no longer traced" not in ran.stderr
     assert [call["op"] for call in journal.calls().values()].count("store.set") == 1
 

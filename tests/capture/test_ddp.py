@@ -47,9 +47,7 @@ def test_results_are_the_same(tmp_path: Path, core: str) -> None:
     assert operations(journal).count(("broadcast", "c++")) > 15
 
 
-PASSES = (
-    GLOO
-    + """
+PASSES = """
 import time
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
 
@@ -69,14 +67,13 @@ for _ in range(int(sys.argv[4])):
 disttrace.uninstall()
 dist.destroy_process_group()
 """
-)
 
 
 @pytest.mark.skipif(hooks.supported(), reason="native hooks see DDP there")
 @EACH_CORE
 def test_the_end_is_that_of_the_pass(tmp_path: Path, core: str) -> None:
     """The reducer waits for what it issued; the live thread sees few of them before that."""
-    _, journal = recorded(PASSES, tmp_path, core, "0", "30")
+    _, journal = recorded(GLOO + PASSES, tmp_path, core, "0", "30")
     kinds = [kind for kind, _ in ends(journal)]
     assert len(kinds) == 30
     assert kinds.count("e") > 20
@@ -86,33 +83,28 @@ def test_the_end_is_that_of_the_pass(tmp_path: Path, core: str) -> None:
 @EACH_CORE
 def test_a_pass_that_is_stuck_is_looked_at(tmp_path: Path, core: str) -> None:
     """What is complete though its pass goes on is not told as if it was under way."""
-    _, journal = recorded(PASSES, tmp_path, core, "0.9", "3")
+    _, journal = recorded(GLOO + PASSES, tmp_path, core, "0.9", "3")
     found = ends(journal)
     assert [kind for kind, _ in found] == ["c"] * 3
     assert max(elapsed for _, elapsed in found) < 0.8e9
 
 
-BESIDE = (
-    GLOO
-    + """
+BESIDE = """
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
 model(torch.ones(1, 2)).sum().backward()
 table = torch._C._dispatch_dump_table("c10d::allreduce_").splitlines()
 print(*(line for line in table if line.startswith(("BackendSelect", "VmapMode"))), sep="\\n")
 """
-)
 
 
 def test_other_operations_pass_nothing_of_ours(tmp_path: Path) -> None:
     """A process with a reducer pays for ``all_reduce`` what one without pays."""
-    told = preloaded("-c", BESIDE, tmp_path).check().stdout.splitlines()
+    told = preloaded("-c", GLOO + BESIDE, tmp_path).check().stdout.splitlines()
     assert len(told) == 2
     assert all("fallthrough" in line for line in told)
 
 
-UNUSED = (
-    GLOO
-    + """
+UNUSED = """
 
 class Branches(torch.nn.Module):
     def __init__(self):
@@ -134,12 +126,11 @@ for name in ("__hash__", "__eq__", "named_parameters", "named_modules", "_named_
     setattr(Branches, name, touched)
 model(torch.ones(1, 2))
 """
-)
 
 
 def test_parameters_without_a_gradient_are_named(tmp_path: Path) -> None:
     """As DDP numbers them, frozen ones not; the program's methods are not called for it."""
-    done = preloaded("-c", UNUSED, tmp_path)
+    done = preloaded("-c", GLOO + UNUSED, tmp_path)
     assert (done.code, "touched" in done.stdout) == (1, False)
     (journal,) = read_journals(tmp_path)
     (failure,) = journal.of("failure")

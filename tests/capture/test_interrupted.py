@@ -13,9 +13,7 @@ from support.raw import read_journals
 
 CALLS = 3000
 
-PROGRAM = (
-    FAKE
-    + """
+PROGRAM = """
 import signal
 side = dist.new_group([0, 1])
 tensor, handled, over = torch.ones(2), 0, False
@@ -38,13 +36,12 @@ over = True
 signal.setitimer(signal.ITIMER_REAL, 0)
 print(handled)
 """
-)
 
 
 @EACH_CORE
 def test_every_operation_ends_once(tmp_path: Path, core: str) -> None:
     """Inside the C++ of a call that issues, an unknown number of the handler's is on record."""
-    outcome = to_its_end("-c", PROGRAM, str(tmp_path), core, str(CALLS)).check()
+    outcome = to_its_end("-c", FAKE + PROGRAM, str(tmp_path), core, str(CALLS)).check()
     assert outcome.stderr == ""
     handled = int(outcome.stdout)
     assert handled > 20, handled

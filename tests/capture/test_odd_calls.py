@@ -10,9 +10,7 @@ from disttrace.capture.objects.groups import nanoseconds
 from support.cores import EACH_CORE
 from support.preloaded import FAKE, GLOO, TRACED, preloaded, recorded
 
-PROGRAM = (
-    FAKE
-    + """
+PROGRAM = """
 group, store, tensor = dist.group.WORLD, dist.HashStore(), torch.ones(2)
 
 class Shy(torch.Tensor):
@@ -39,13 +37,12 @@ dist.all_reduce(tensor)
 store.set("k", "v")
 print(disttrace.session._session.capture.broken)
 """
-)
 
 
 @EACH_CORE
 def test_the_program_and_the_tracing_go_on(tmp_path: Path, core: str) -> None:
     """A property that would raise if it were asked, refused arguments, a super class's method."""
-    outcome, journal = recorded(PROGRAM, tmp_path, core)
+    outcome, journal = recorded(FAKE + PROGRAM, tmp_path, core)
     assert outcome.stdout.split("\n") == [*["refused"] * 3, "own", "set()", ""]
     assert outcome.stderr == ""
     found = journal.called()
@@ -54,9 +51,7 @@ def test_the_program_and_the_tracing_go_on(tmp_path: Path, core: str) -> None:
     assert next(c for c in found if c["op"] == "all_reduce")["shapes"] == [[2]]
 
 
-RAISING = (
-    FAKE
-    + """
+RAISING = """
 store, tensor = dist.HashStore(), torch.ones(2)
 
 def of(base, **methods):
@@ -96,23 +91,20 @@ from disttrace import session
 if session._session is not None:
     print(session._session.capture.broken, file=sys.stderr)
 """
-)
 
 
 @EACH_CORE
 def test_arguments_that_raise_whatever_they_are_asked(tmp_path: Path, core: str) -> None:
     """The program sees what it sees without tracing, and no part of the tracing is switched off."""
-    bare = RAISING.replace("disttrace.install", "dict")
+    bare = (FAKE + RAISING).replace("disttrace.install", "dict")
     plain = preloaded("-W", "ignore", "-c", bare, str(tmp_path), core).check()
-    outcome, journal = recorded(RAISING, tmp_path, core)
+    outcome, journal = recorded(FAKE + RAISING, tmp_path, core)
     assert outcome.stdout == plain.stdout
     assert outcome.stderr == "set()\n"
     assert journal.operations()[-1][0] == "store.set"
 
 
-OPTIONS = (
-    FAKE
-    + """
+OPTIONS = """
 group, tensor, Op = dist.group.WORLD, torch.ones(2), dist.ReduceOp
 
 def made(op=None):
@@ -138,13 +130,12 @@ for each in (options, *both, both[0], options):
 disttrace.uninstall()
 print({type(value) for name, value in vars(dist.AllreduceOptions).items() if "Op" in name})
 """
-)
 
 
 @EACH_CORE
 def test_options_say_what_they_are_when_they_are_used(tmp_path: Path, core: str) -> None:
     """However they came to it, at one place in the program: also the one that was freed before."""
-    outcome, journal = recorded(OPTIONS, tmp_path, core)
+    outcome, journal = recorded(FAKE + OPTIONS, tmp_path, core)
     assert outcome.stdout == "{<class 'property'>}\n"
     found = [call["reduce_op"] for call in journal.called() if call["op"] == "all_reduce"]
     once = ["SUM", "MAX", "MAX", "SUM", "SUM"]
@@ -152,7 +143,7 @@ def test_options_say_what_they_are_when_they_are_used(tmp_path: Path, core: str)
 
 
 PROPERTIES = (
-    OPTIONS.split("for op in")[0]
+    (FAKE + OPTIONS).split("for op in")[0]
     + """
 import inspect
 entry = dist.AllreduceOptions.reduceOp
@@ -201,9 +192,7 @@ def test_code_that_comes_and_goes_is_told_apart(tmp_path: Path, core: str) -> No
     assert lines == list(range(2, 302))
 
 
-JOINED = (
-    GLOO
-    + """
+JOINED = """
 from torch.distributed.algorithms.join import Join
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
 with Join([model]):
@@ -211,20 +200,17 @@ with Join([model]):
         model(torch.ones(1, 2)).sum().backward()
 dist.destroy_process_group()
 """
-)
 
 
 @EACH_CORE
 def test_work_that_ddp_hands_to_its_reducer_is_not_forgotten(tmp_path: Path, core: str) -> None:
     """C++ waits for it: the journal says that somebody does."""
-    _, journal = recorded(JOINED, tmp_path, core)
+    _, journal = recorded(GLOO + JOINED, tmp_path, core)
     asked = [record.get("k") for record in journal.records if "o" in record and "l" not in record]
     assert asked == ["Reducer"] * 3
 
 
-FRAMELESS = (
-    FAKE
-    + """
+FRAMELESS = """
 import _thread
 from functools import partial
 from operator import methodcaller
@@ -252,13 +238,12 @@ for call, *args in (
     over.acquire()
 print(store.get("key").decode(), coalesces)
 """
-)
 
 
 @EACH_CORE
 def test_calls_without_a_caller_in_python(tmp_path: Path, core: str) -> None:
     """A new thread, or C++, calls the method itself: there is no stack, and that is all."""
-    outcome, journal = recorded(FRAMELESS, tmp_path, core)
+    outcome, journal = recorded(FAKE + FRAMELESS, tmp_path, core)
     assert outcome.stdout.startswith("value ")
     batches = ["coalescing_manager"] * (outcome.stdout == "value True\n")
     assert "disttrace" not in outcome.stderr
@@ -273,9 +258,7 @@ def test_calls_without_a_caller_in_python(tmp_path: Path, core: str) -> None:
     assert {call["op"] for call in calls} == names
 
 
-EACH_ON_ITS_LINE = (
-    FAKE
-    + """
+EACH_ON_ITS_LINE = """
 group = dist.group.WORLD
 def refused():
     try:
@@ -294,13 +277,12 @@ if hasattr(dist.AllreduceOptions, "asyncOp"):
     group._end_coalescing(torch.device("cpu"))
     print(True)
 """
-)
 
 
 @EACH_CORE
 def test_what_is_seen_beside_a_call_is_known_by_its_own_line(tmp_path: Path, core: str) -> None:
     """Not by a frame of ours, which all of them have in common."""
-    outcome, journal = recorded(EACH_ON_ITS_LINE, tmp_path, core)
+    outcome, journal = recorded(FAKE + EACH_ON_ITS_LINE, tmp_path, core)
     batches = [("coalescing_manager", 22), ("coalescing_manager", 24)]
     stacks = journal.stacks()
     beside = [
@@ -312,9 +294,7 @@ def test_what_is_seen_beside_a_call_is_known_by_its_own_line(tmp_path: Path, cor
     assert sorted(beside) == [("broadcast", 13), ("broadcast", 17), *(batches * coalesces)]
 
 
-REMADE = (
-    FAKE
-    + """
+REMADE = """
 import torch.distributed._functional_collectives
 functional, tensor = torch.ops._c10d_functional, torch.ones(2)
 for again in range(2):
@@ -328,13 +308,12 @@ for again in range(2):
     dist.distributed_c10d._world.group_count = 0  # as a new default group of newer torches has it
     print(name)
 """
-)
 
 
 @EACH_CORE
 def test_a_group_of_a_name_that_was_used_before(tmp_path: Path, core: str) -> None:
     """A functional call is known by the name of its group, and a composed one by the default."""
-    outcome, journal = recorded(REMADE, tmp_path, core)
+    outcome, journal = recorded(FAKE + REMADE, tmp_path, core)
     first, second = outcome.stdout.split()
     assert first == second
     called = journal.called()
@@ -342,9 +321,7 @@ def test_a_group_of_a_name_that_was_used_before(tmp_path: Path, core: str) -> No
         assert [c["group"] for c in called if c["op"] == op] == [1, 1, 1, 2, 2, 2]
 
 
-OVERRIDDEN = (
-    TRACED
-    + """
+OVERRIDDEN = """
 import datetime
 from torch._C._distributed_c10d import Work
 
@@ -358,36 +335,30 @@ class Own(Work):
 
 print(Own().wait(), Work.wait(Own(), datetime.timedelta(1)))
 """
-)
 
 
 @EACH_CORE
 def test_a_method_that_a_subclass_overrides(tmp_path: Path, core: str) -> None:
     """Of an object that nobody knows, too: torch calls the override, and that the base class."""
-    outcome = preloaded("-c", OVERRIDDEN, str(tmp_path), core).check()
+    outcome = preloaded("-c", TRACED + OVERRIDDEN, str(tmp_path), core).check()
     assert outcome.stdout == "own\nown\n0:00:00 True\n"
 
 
-UNCAUGHT = (
-    FAKE
-    + """
+UNCAUGHT = """
 work = dist.all_reduce(torch.ones(2), async_op=True)
 raise ValueError("the program's own")
 """
-)
 
 
 @EACH_CORE
 def test_a_work_that_dies_with_the_interpreter(tmp_path: Path, core: str) -> None:
     """It goes after our globals have gone; what is shown is the program's exception."""
-    outcome = preloaded("-W", "ignore", "-c", UNCAUGHT, str(tmp_path), core)
+    outcome = preloaded("-W", "ignore", "-c", FAKE + UNCAUGHT, str(tmp_path), core)
     assert outcome.code == 1
     assert outcome.stderr.endswith("ValueError: the program's own\n")
 
 
-BY_HAND = (
-    TRACED
-    + """
+BY_HAND = """
 import datetime
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -399,13 +370,12 @@ backend = dist.group.WORLD._get_backend(torch.device("cpu"))
 backend._set_default_timeout(datetime.timedelta(seconds=77))
 print(hasattr(backend, "set_timeout"))  # gloo of older torches keeps to the limit it had
 """
-)
 
 
 @EACH_CORE
 def test_a_group_made_by_hand_is_known_before_it_is_used(tmp_path: Path, core: str) -> None:
     """Who never comes to its first call is a member all the same; what torch makes is one group."""
-    outcome, journal = recorded(BY_HAND, tmp_path, core)
+    outcome, journal = recorded(TRACED + BY_HAND, tmp_path, core)
     groups = [one for one in journal.definitions if one["def"] == "group"]
     made = [(one["n"], one["type"], one.get("nth")) for one in groups if "type" in one]
     assert made == [(1, "ProcessGroup", 1), (2, "ProcessGroupGloo", 1)]

@@ -109,9 +109,7 @@ def test_a_compiled_collective(tmp_path: Path) -> None:
     assert [call["op"] for call in journal.called()].count("all_reduce") == 2
 
 
-PROGRAM_LOADERS = (
-    GLOO
-    + """
+PROGRAM_LOADERS = """
 functional, name = torch.ops._c10d_functional, dist.group.WORLD.group_name
 x = torch.ones(2)
 kept = dist.all_reduce(x, async_op=True)
@@ -128,12 +126,11 @@ functional.wait_tensor(pending)
 print(seen)
 dist.destroy_process_group()
 """
-)
 
 
 def test_forked_workers(tmp_path: Path) -> None:
     """All samples come, every operation is over, and workers that use no c10d leave no journal."""
-    outcome, journal = recorded(PROGRAM_LOADERS, tmp_path)
+    outcome, journal = recorded(GLOO + PROGRAM_LOADERS, tmp_path)
     assert outcome.stdout == "[0, 1, 2, 3, 4, 5, 6, 7]\n"
     assert "disttrace:" not in outcome.stderr
     reduces = [(seq, over) for op, seq, over in journal.operations() if op == "all_reduce"]

@@ -34,9 +34,7 @@ from disttrace import session
 while not session._session._without_gil._told:
     time.sleep(0.05)
 """
-HOLDS = (
-    LOOKS
-    + """
+HOLDS = """
 def held():
     import re
     re.match("(a+)+$", "a" * 64 + "b")  # held
@@ -46,7 +44,6 @@ def slept():
     ctypes.PyDLL(None).sleep(3)  # held
     print("slept", time.monotonic() - began >= 3, flush=True)
 """
-)
 BESIDE = """
 import threading
 threading.Thread(target=held, daemon=True).start()
@@ -118,7 +115,7 @@ def told(tmp_path: Path) -> bool:
 @pytest.mark.parametrize("thread", ["held()", BESIDE])
 def test_a_thread_that_holds_the_gil_is_found_at_its_line(tmp_path: Path, thread: str) -> None:
     """In a library call that never lets go; SIGKILL later takes nothing of that away."""
-    with run(tmp_path, HOLDS + thread) as process:
+    with run(tmp_path, LOOKS + HOLDS + thread) as process:
         wait_until(lambda: told(tmp_path), timeout=90)
         holders = GilHolders()
         wait_until(lambda: holders.ask([silent(tmp_path, process)]), timeout=60)
@@ -130,7 +127,7 @@ def test_a_thread_that_holds_the_gil_is_found_at_its_line(tmp_path: Path, thread
 
 def test_who_sleeps_in_a_system_call_is_not_woken(tmp_path: Path) -> None:
     """Not every call goes on after a handler, and C code need not expect its early return."""
-    with run(tmp_path, HOLDS + "slept()") as process:
+    with run(tmp_path, LOOKS + HOLDS + "slept()") as process:
         wait_until(lambda: told(tmp_path), timeout=90)
         holders = GilHolders()
         while process.poll() is None:

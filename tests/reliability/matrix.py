@@ -57,9 +57,7 @@ except KeyboardInterrupt:
 """
 )
 HANDLER = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\n" + HANG
-DDP = (
-    HEAD
-    + """
+DDP = """
 from torch.nn.parallel import DistributedDataParallel
 model = DistributedDataParallel(torch.nn.Linear(4, 4))
 def batches():
@@ -70,17 +68,13 @@ def batches():
 for batch in batches():
     model(batch).sum().backward()
 """
-)
-DESYNC = (
-    HEAD
-    + """
+DESYNC = """
 for step in range(40):
     if not (rank == 1 and step == 30):
         dist.broadcast(ones, 0)
     dist.all_reduce(ones)
     time.sleep(0.02)
 """
-)
 CRASH = HEAD + STEPS + "if rank == 1:\n    raise ValueError('bad')  # HERE\ndist.all_reduce(ones)\n"
 _KILLED = "if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\ndist.all_reduce(ones)\n"
 KILL = HEAD + STEPS + _KILLED
@@ -90,9 +84,7 @@ SLOW = (
     + "    dist.all_reduce(ones)  # HERE\n"
 )
 SIZES = HEAD + STEPS + "dist.all_reduce(torch.ones(4 + (rank == 1)))  # HERE\n"
-SERVER = (
-    HEAD
-    + """
+SERVER = """
 import queue, threading
 inbox = queue.Queue()
 def clients():
@@ -106,7 +98,6 @@ while True:
         batch = [inbox.get()]  # HERE
     dist.broadcast_object_list(batch, src=0)
 """
-)
 
 
 @dataclass(frozen=True)
@@ -152,8 +143,8 @@ STALLED = "disttrace: stalled"
 _ASKED = (signal.SIGINT, signal.SIGTERM)
 SCENES = {
     "hang": Scene(HANG, "missing_participant", (1,), until=STALLED),
-    "ddp": Scene(DDP, "missing_participant", (1,), until=STALLED),
-    "desync": Scene(DESYNC, None, (1,), until=STALLED),
+    "ddp": Scene(HEAD + DDP, "missing_participant", (1,), until=STALLED),
+    "desync": Scene(HEAD + DESYNC, None, (1,), until=STALLED),
     "crash": Scene(CRASH, "process_failed", (1,)),
     "kill": Scene(KILL, "process_failed", (1,)),
     "slow": Scene(SLOW, "straggler", (1,)),
@@ -163,7 +154,7 @@ SCENES = {
     "sigterm": Scene(HANDLER, "missing_participant", (1,), until=STALLED, end=signal.SIGTERM),
     "sizes": Scene(SIZES, "shape_mismatch", (1,), until="disttrace: failed"),
     "newer": Scene(CRASH, None, change=newer, code=2),
-    "server": Scene(SERVER, None, until="SLEEP 20", code=0),
+    "server": Scene(HEAD + SERVER, None, until="SLEEP 20", code=0),
 }
 
 
