@@ -100,11 +100,10 @@ def _starting(folder: Path, rank: int, size: int, *, comes: bool) -> Merged:
     """A rank that waits for others to come, or does something else."""
     journal = Journal(folder / f"{rank}", pid=700 + rank, rank=rank, world_size=size)
     store = journal.prefix_store(journal.tcp_store(29500, server=not rank), "default_pg", "0/")
-    stack = journal.stack(("train.py", 10, "main"))
     if comes:
         init = journal.call("init_process_group", kind="composed", args={"backend": "gloo"})
         args = {"rank": rank, "size": size, "timeout": 1800.0}
-        keys = {"store": store, "stack": stack, "args": args}
+        keys = {"store": store, "stack": ("train.py", 10, "main"), "args": args}
         made = journal.call("ProcessGroupGloo", kind="constructor", **keys)
         journal.begin(made, t=2 * MS, p=journal.begin(init, t=MS))
     return of_journals([str(folder / f"{rank}")], window=WINDOW)

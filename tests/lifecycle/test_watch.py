@@ -209,8 +209,7 @@ def test_unnamed_it_holds_who_is_missing(tmp_path: Path, monkeypatch: pytest.Mon
         if journal.rank:
             missing.append(journal.process)
         else:
-            stack = journal.stack(("train.py", 60, "main"))
-            journal.begin(journal.collective(group, stack=stack), 200 * MS, q=3)
+            journal.begin(journal.collective(group, stack=("train.py", 60, "main")), 200 * MS, q=3)
     told = judged(tmp_path, monkeypatch, all_live)
     assert [who for _, who, *_ in told["signature"]] == [sorted(missing)]
 

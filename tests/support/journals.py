@@ -85,6 +85,9 @@ class Journal:
     # -- definitions -------------------------------------------------------------------------
 
     def define(self, what: str, /, **keys: Any) -> None:
+        """A definition; a ``stack`` may be given as its only frame."""
+        if isinstance(stack := keys.get("stack"), tuple):
+            keys["stack"] = self.stack(stack)
         _append(self.definitions, {fmt.DEF: what, **keys})
 
     def numbered(self, what: str, /, **keys: Any) -> int:

@@ -25,7 +25,7 @@ def run(folder: Path, *names: str, moved: int = 0, late: int = 0, world_size: in
             journal.collective(
                 group,
                 op,
-                stack=journal.stack(("train.py", lines[op] + moved, "main")),
+                stack=("train.py", lines[op] + moved, "main"),
                 dtypes=[dtype or "float32"],
                 shapes=[[8 if name.endswith("+") else 4]],
                 bytes=32 if name.endswith("+") else 16,

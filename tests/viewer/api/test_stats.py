@@ -157,8 +157,7 @@ def test_inherited_lateness_is_nobodys_origin(tmp_path: Path) -> None:
             journal, ranks = jobs[rank], [0, 1] if peers == 0 else [1, 2]
             group = groups(journal, ranks)
             end = 51 if peers == 0 else 53
-            stack = journal.stack((f"pair{peers}.py", 3, "step"))
-            call = journal.collective(group, stack=stack)
+            call = journal.collective(group, stack=(f"pair{peers}.py", 3, "step"))
             journal.run(call, t + begin * MS, (end - begin) * MS, q=number)
         t += 60 * MS
     for journal in jobs:

@@ -338,7 +338,7 @@ def test_failures_that_nothing_explains_are_told_without_a_culprit(tmp_path: Pat
             continue
         make = journal.call(
             "ProcessGroupGloo", kind="constructor", store=2,
-            stack=journal.stack(("train.py", 6, "main")),
+            stack=("train.py", 6, "main"),
             args={"rank": (journal.rank or 0) - 1, "size": 2},
         )  # fmt: skip
         number = journal.begin(make, 300 * MS)
@@ -380,7 +380,7 @@ def test_who_gives_up_has_lost_no_connection(tmp_path: Path) -> None:
     for journal, _ in steps(tmp_path, 3):
         make = journal.call(
             "ProcessGroupGloo", kind="constructor", store=2,
-            stack=journal.stack(("train.py", 6, "main")), args={"rank": journal.rank, "size": 3},
+            stack=("train.py", 6, "main"), args={"rank": journal.rank, "size": 3},
         )  # fmt: skip
         number = journal.begin(make, 300 * MS)
         if journal.rank:

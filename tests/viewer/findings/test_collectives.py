@@ -117,7 +117,7 @@ def test_one_extra_call_of_those_who_wait_blames_nobody(tmp_path: Path) -> None:
     """Rank 0 called once more at another line; leaving that out makes both sequences equal."""
     for journal, group in alive(steps(tmp_path, 2, count=1)):
         usual = journal.collective(group)
-        extra = journal.collective(group, stack=journal.stack(("train.py", 77, "evaluate")))
+        extra = journal.collective(group, stack=("train.py", 77, "evaluate"))
         calls = [extra, usual, usual] if journal.rank == 0 else [usual, usual]
         for number, call in enumerate(calls, 2):
             if number < 4:

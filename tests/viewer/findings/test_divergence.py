@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -242,11 +243,10 @@ def test_lines_that_differed_before_say_nothing(tmp_path: Path) -> None:
 def values_of(folder: Path, values: dict[int, list[int]]) -> None:
     """Ranks that had these checksums of 'weights' in their calls 10, 20, ..."""
     for journal, group in steps(folder, len(values)):
-        where = journal.stack(("train.py", 7, "step"))
         for number, value in enumerate(values[journal.rank or 0], 1):
             journal.define(
                 "digest", t=(50 + number) * MS, group=group, op="expect_equal", name="weights",
-                q=10 * number, v=value, stack=where,
+                q=10 * number, v=value, stack=("train.py", 7, "step"),
             )  # fmt: skip
         journal.leave(500 * MS)
 
@@ -276,10 +276,9 @@ def test_of_two_nobody_is_named_and_one_that_is_yet_to_come_is_healthy(
 def spoil(folder: Path, numbers: dict[int, int], **where_from: int) -> None:
     """Three ranks; of some an input was not finite in that collective."""
     for journal, group in steps(folder, 3, **where_from):
-        where = journal.stack(("train.py", 7, "step"))
         if journal.rank in numbers:
             q = numbers[journal.rank]
-            keys = {"group": group, "op": "all_reduce", "stack": where}
+            keys = {"group": group, "op": "all_reduce", "stack": ("train.py", 7, "step")}
             keys |= {"parameters": ["head.bias"]} if q == 17 else {}
             journal.define("nonfinite", t=(50 + q) * MS, q=q, **keys)
         journal.leave(500 * MS)
@@ -317,7 +316,7 @@ def test_of_all_at_once_none_is_named(tmp_path: Path, read: Read) -> None:
 def test_the_exception_of_torchs_own_check_is_read_as_that(tmp_path: Path) -> None:
     """The rank that raised it, in which call; the others lost it."""
     for journal, group in steps(tmp_path, 3):
-        call = journal.collective(group, stack=journal.stack(("train.py", 7, "step")))
+        call = journal.collective(group, stack=("train.py", 7, "step"))
         n = journal.begin(call, t=200 * MS, q=3)
         text = "NaN found in input tensor."
         if journal.rank != 1:
@@ -374,7 +373,7 @@ def test_gradients_that_nothing_reduces_are_a_note(tmp_path: Path) -> None:
     assert by_states(tmp_path / "scalars") == []  # these hold the newest operations only
 
 
-def unreduced(journal: Journal, group: int, at: int, bucket: int, *names: str, **keys: int) -> None:
+def unreduced(journal: Journal, group: int, at: int, bucket: int, *names: str, **keys: Any) -> None:
     """What the reducer of a model says of a bucket that lacks these gradients."""
     keys = {"over": at * MS, "bytes": 48, "changes": 3, "bucket": bucket, **keys}
     journal.define("unreduced", t=at * MS, group=group, parameters=names, **keys)
@@ -391,8 +390,7 @@ def test_of_a_bucket_that_a_rank_did_not_reduce_the_parameters_are_named(
         if journal.rank == 0:
             journal.begin(reduced, 210 * MS, q=4)
             continue
-        where = journal.stack(("train.py", 7, "main"))
-        unreduced(journal, group, at, 1, "b.bias", "b.weight", stack=where)
+        unreduced(journal, group, at, 1, "b.bias", "b.weight", stack=("train.py", 7, "main"))
         if next_op:
             journal.begin(journal.collective(group, next_op), 260 * MS, q=4)
     kind = "op_mismatch" if next_op else "missing_participant"

@@ -317,12 +317,8 @@ def test_who_only_begins_to_make_a_group_is_told_to_be_in_that(tmp_path: Path) -
     journal.begin(call, S)
     journal.stand(S + 500 * MS, "train.py", 3, "main")
     case, found = verdict(tmp_path, look=all_gone)
-    assert (
-        places(case, found)[0]
-        .line(case)
-        .partition("  ")[2]
-        .startswith("killed  in ProcessGroupGloo")
-    )
+    told = places(case, found)[0].line(case)
+    assert told.partition("  ")[2].startswith("killed  in ProcessGroupGloo")
 
 
 def swept(folder: Path, *, role: str = "main", second: bool = True) -> Journal:

@@ -186,7 +186,7 @@ def test_a_server_waits_for_its_clients(tmp_path: Path, stands: Frames, *, idle:
     """All have left the loop, and the others are in a last barrier."""
     for journal in alive(workers(tmp_path, 3), 26):
         serve(journal, journal.world(), journal.stack(*IDLE["accept"]), 5)
-        last = journal.collective(1, "barrier", stack=journal.stack(("server.py", 50, "main")))
+        last = journal.collective(1, "barrier", stack=("server.py", 50, "main"))
         if journal.rank:
             journal.begin(last, 6 * S, q=6)
         else:

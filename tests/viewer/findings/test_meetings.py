@@ -545,7 +545,7 @@ def make(journal: Journal, *, prefix: str, rank: int, size: int, over: bool = Fa
     base = journal.tcp_store(29600, server=journal.rank == 0)
     call = journal.call(
         "ProcessGroupGloo", kind="constructor", store=journal.prefix_store(base, prefix),
-        origin="python", stack=journal.stack(("hand.py", 6, "main")),
+        origin="python", stack=("hand.py", 6, "main"),
         args={"rank": rank, "size": size},
     )  # fmt: skip
     if over:

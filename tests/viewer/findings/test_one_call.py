@@ -16,9 +16,8 @@ from support.scenes import alive, findings, finds, hang_without, only, ranks, st
 def test_a_skipped_call_is_told_and_not_uneven_batches(tmp_path: Path) -> None:
     """Every step reduces at two lines; in the third one rank 1 leaves out the first of them."""
     for journal, group in alive(steps(tmp_path, 4, count=0)):
-        small = journal.collective(group, shapes=[[1]], stack=journal.stack(("hang.py", 6, "norm")))
-        stack = journal.stack(("hang.py", 14, "step"))
-        large = journal.collective(group, shapes=[[1000]], stack=stack)
+        small = journal.collective(group, shapes=[[1]], stack=("hang.py", 6, "norm"))
+        large = journal.collective(group, shapes=[[1000]], stack=("hang.py", 14, "step"))
         calls = [small, large, small, large, large if journal.rank == 1 else small]
         journal.run_all(calls, ends=False)
     found = finds(tmp_path, "shape_mismatch", [1])
@@ -56,8 +55,7 @@ def test_one_more_call_of_another_kind_is_told(
     for journal, group in alive(steps(tmp_path, 3, count=3)):
         call = journal.collective(group)
         if journal.rank in away:
-            where = journal.stack(("train.py", 77, "evaluate"))
-            call = journal.collective(group, op, stack=where)
+            call = journal.collective(group, op, stack=("train.py", 77, "evaluate"))
         journal.begin(call, 200 * MS, q=4)
     found = finds(tmp_path, "op_mismatch", [0])
     assert (found.hint or "").startswith(told)
@@ -67,7 +65,7 @@ def test_one_more_call_of_another_kind_is_told(
 def test_an_operation_of_several_calls_left_out_has_a_name(tmp_path: Path, losses: int) -> None:
     """Rank 1 leaves out ``broadcast_object_list``; the next may be of several from one line too."""
     for journal, group in alive(steps(tmp_path, 3, count=0)):
-        loss = journal.collective(group, stack=journal.stack(("train.py", 9, "step")))
+        loss = journal.collective(group, stack=("train.py", 9, "step"))
         where = journal.stack(("load.py", 88, "share"))
         outer = journal.call(
             "broadcast_object_list", kind="composed", group=group, origin="python", stack=where
@@ -99,10 +97,9 @@ def test_an_operation_of_several_calls_left_out_has_a_name(tmp_path: Path, losse
 def test_a_call_of_some_steps_alone(tmp_path: Path, again: bool) -> None:
     """Rank 0 leaves out an evaluation, which comes after some steps, or makes it twice."""
     for journal, group in alive(steps(tmp_path, 3, count=0)):
-        step = journal.collective(group, stack=journal.stack(("train.py", 9, "step")))
-        where = journal.stack(("eval.py", 88, "share"))
-        share = journal.collective(group, "all_gather", stack=where)
-        norm = journal.collective(group, stack=journal.stack(("train.py", 12, "step")))
+        step = journal.collective(group, stack=("train.py", 9, "step"))
+        share = journal.collective(group, "all_gather", stack=("eval.py", 88, "share"))
+        norm = journal.collective(group, stack=("train.py", 12, "step"))
         calls = [step, share, norm, step, share, share if journal.rank == 0 else norm]
         if not again:
             calls = [step, share, step, step, step, step if journal.rank == 0 else share]
@@ -149,8 +146,7 @@ def test_four_sends_and_five_receives(tmp_path: Path) -> None:
 def test_an_exit_that_was_asked_for_is_no_uneven_input(tmp_path: Path) -> None:
     """Rank 1 left by os._exit(0) in the middle."""
     for journal, _ in hang_without(tmp_path, 2, 1, beats=False):
-        stack = journal.stack(("train.py", 9, "stop"))
-        journal.define("exit", t=210 * MS, how="os._exit", code=0, stack=stack)
+        journal.define("exit", t=210 * MS, how="os._exit", code=0, stack=("train.py", 9, "stop"))
     finds(tmp_path, "missing_participant", [1], hints="os._exit")
 
 
@@ -268,8 +264,7 @@ def test_who_left_a_collective_out_is_a_round_ahead(tmp_path: Path, short: int) 
     """A pipeline passes a batch along, then all gather; one leaves the gathering out once."""
     for journal, group in alive(steps(tmp_path, 4, count=0)):
         rank, t = journal.rank or 0, 200 * MS
-        there = journal.stack(("train.py", 50, "metrics"))
-        gather = journal.collective(group, "all_gather", stack=there)
+        gather = journal.collective(group, "all_gather", stack=("train.py", 50, "metrics"))
         recv = journal.message(group, "recv", rank - 1) if rank else 0
         send = journal.message(group, "send", rank + 1) if rank < 3 else 0
         for n in range(1, 5):
@@ -313,7 +308,7 @@ def gather_object(journal: Journal, group: int, t: int, q: int, *, raises: str =
 
 def scatter(journal: Journal, group: int, t: int, q: int, *, raises: str = "") -> None:
     """``scatter``, in flight; or refused on issue: then its number is given back."""
-    call = journal.collective(group, "scatter", stack=journal.stack(("train.py", 16, "share")))
+    call = journal.collective(group, "scatter", stack=("train.py", 16, "share"))
     number = journal.begin(call, t, q=q)
     if raises:
         journal.end(number, MS // 4, x=journal.string(raises), f=1)

@@ -357,8 +357,7 @@ def test_whoever_asks_a_store_is_looked_at_there(tmp_path: Path) -> None:
     """Rank 1 kept a lock, and is in the last barrier, where others, who ask for it, never came."""
     for journal, group in alive(steps(tmp_path, 3), UNTIL_S):
         if journal.rank == 1:
-            stack = journal.stack(("train.py", 90, "end"))
-            last = journal.collective(group, "barrier", stack=stack)
+            last = journal.collective(group, "barrier", stack=("train.py", 90, "end"))
             journal.begin(last, 250 * MS, q=3)
         else:
             take, give = (journal.store_call("compare_set", line) for line in (61, 62))

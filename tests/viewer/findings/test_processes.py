@@ -280,8 +280,7 @@ def test_a_failure_explains_nothing_in_the_next_attempt(tmp_path: Path) -> None:
 
 def leave_with(journal: Journal, t: int, code: int, line: int) -> None:
     """An end by ``sys.exit`` that nobody caught."""
-    stack = journal.stack(("train.py", line, "main"))
-    journal.define("exit", t=t, how="exit", code=code, stack=stack)
+    journal.define("exit", t=t, how="exit", code=code, stack=("train.py", line, "main"))
 
 
 def test_sys_exit_with_a_code_is_a_failure(tmp_path: Path) -> None:
@@ -451,8 +450,7 @@ def test_the_calls_of_a_copy_are_not_its_parents(tmp_path: Path, parent: int) ->
 
 
 def destroy(journal: Journal, t: int) -> int:
-    where = journal.stack(("train.py", 40, "main"))
-    call = journal.call("destroy_process_group", kind="composed", stack=where)
+    call = journal.call("destroy_process_group", kind="composed", stack=("train.py", 40, "main"))
     return journal.begin(call, t)
 
 

@@ -220,11 +220,9 @@ def test_the_first_of_equal_workers_is_not_late(tmp_path: Path, slow: int | None
             ball(server, call, now, over, number)
             now = over
         for rank, (journal, mine) in zip(ready, workers, strict=True):
-            where = journal.stack(("worker.py", 7, "work"))
-            call = journal.message(mine, "send", 0, stack=where)
+            call = journal.message(mine, "send", 0, stack=("worker.py", 7, "work"))
             ball(journal, call, ready[rank], max(ready[rank], t + 30 * MS) + MS, number)
-            end = journal.stack(("worker.py", 9, "answer"))
-            back = journal.message(mine, "recv", 0, stack=end)
+            back = journal.message(mine, "recv", 0, stack=("worker.py", 9, "answer"))
             ball(journal, back, ready[rank] + 2 * MS, now + MS, number)
             ball(server, server.message(group, "send", rank), now, now + MS, number)
             now += MS
@@ -240,7 +238,7 @@ def paused_steps(folder: Path, late_ns: int, *, steps_of: int, calls: int, every
     """``calls`` equal collectives of one line, one of another; every so-manieth step a pause."""
     jobs = steps(folder, 3, count=0)
     rows = [
-        (one.collective(group), one.collective(group, stack=one.stack(("t.py", 90, "n"))))
+        (one.collective(group), one.collective(group, stack=("t.py", 90, "n")))
         for one, group in jobs
     ]
     let_go, number = 200 * MS, 0

@@ -197,7 +197,7 @@ def one_more(path: Path, size: int, count: int) -> None:
     """Rank 0 reduces once more at another line, is refused before it, and waits alone at last."""
     for journal, group in alive(steps(path, size, 1), 30):
         usual = journal.collective(group)
-        extra = journal.collective(group, stack=journal.stack(("train.py", 77, "evaluate")))
+        extra = journal.collective(group, stack=("train.py", 77, "evaluate"))
         calls = [usual] * count + [extra] * (journal.rank == 0) + [usual] * count
         text = journal.string("ValueError: no such op")
         for number, call in enumerate(calls, 2):
@@ -289,9 +289,8 @@ BUCKETS = (3000, 1000, 2000, 500)
 def test_a_first_difference_is_told_where_it_is_over(tmp_path: Path, other: Sequence[int]) -> None:
     """Rank 1 has its own order; of one line states keep the newest call only, and that may fit."""
     for journal, group in steps(tmp_path, 3, 0):
-        where = journal.stack(("train.py", 18, "reduce_all"))
         for number, size in enumerate(other if journal.rank == 1 else BUCKETS, 1):
-            call = journal.collective(group, shapes=[[size]], stack=where)
+            call = journal.collective(group, shapes=[[size]], stack=("train.py", 18, "reduce_all"))
             journal.run(call, (200 + number) * MS, MS // 2, q=number)
         if journal.rank != 1:
             barrier = journal.collective(group, "barrier", shapes=None)
@@ -355,8 +354,7 @@ def test_ends_of_journals_that_begin_at_other_calls_are_compared_from_the_later_
             journal.run(usual, (200 + number) * MS, MS // 2, q=number)
             if journal.rank == 0:
                 journal.run(more, (200 + number) * MS + MS // 2, 9, q=number)
-        where = journal.stack(("train.py", 77, "evaluate"))
-        other = journal.collective(group, "all_gather", stack=where)
+        other = journal.collective(group, "all_gather", stack=("train.py", 77, "evaluate"))
         journal.begin(usual if journal.rank else other, 700 * MS, q=400)
     monkeypatch.setattr(words, "MOST_EACH", 8_000)
     files = evidence([str(tmp_path)], Problems())

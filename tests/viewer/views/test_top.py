@@ -55,8 +55,7 @@ def many(folder: Path, ranks: int, culprit: int) -> None:
         if journal.rank != culprit:
             journal.begin(call, t=30 * MS, q=2)
         else:
-            stack = journal.stack(("train.py", 3, "load"))
-            journal.record(at=4_000 * MS, h=0, k=stack)
+            journal.stand(4_000 * MS, "train.py", 3, "load")
         journal.record(hb=60_030 * MS)
 
 
@@ -259,7 +258,7 @@ def test_eighty_columns_show_lines_and_operations_of_long_names(
     """Of 64 ranks: no name of a file, nor how long all were silent, takes their room."""
     file = "train_entry_point_with_a_long_name_for_the_experiment_of_november.py"
     for journal in alive(workers(tmp_path, 64), 30):
-        call = journal.collective(journal.world(), stack=journal.stack((f"/w/{file}", 44, "main")))
+        call = journal.collective(journal.world(), stack=(f"/w/{file}", 44, "main"))
         if journal.rank == 22:
             journal.stand(MS, f"/w/{file}", 57, "wait_for_the_loader_of_the_validation_set")
         else:
