@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from inspect import isfunction
 from typing import Any
 
 SLEEP = 600.0  # a rank that "never comes" sleeps so long; prove.py ends it
@@ -150,12 +151,25 @@ class Rank:
             graph.capture_end()
 
 
+def exchange(rank: Rank) -> None:
+    """One batch with the other rank."""
+    dist, x = rank.dist, rank.x
+    batch = [
+        dist.P2POp(dist.isend, x, rank.peer),
+        dist.P2POp(dist.irecv, rank.torch.empty_like(x), rank.peer),
+    ]
+    for work in dist.batch_isend_irecv(batch):
+        work.wait()
+
+
 def programs() -> dict[str, Callable[[Rank], None]]:
     """By name, of all files of ``programs``."""
     found: dict[str, Callable[[Rank], None]] = {}
     for name in _MODULES:
         module = importlib.import_module(f"gpu.proof.programs.{name}")
-        found.update({each.__name__: each for each in module.PROGRAMS})
+        own = (each for each in vars(module).values() if isfunction(each))
+        own = (each for each in own if each.__module__ == module.__name__)
+        found.update({each.__name__: each for each in own if each.__name__[0] != "_"})
     return found
 
 

@@ -30,6 +30,3 @@ def split(rank: Rank) -> None:
     for _ in range(40):
         rank.dist.all_reduce(rank.x, group=rank.dist.new_group(list(range(rank.world))))
     rank.end_well()
-
-
-PROGRAMS = (communicators, first_call, split)

@@ -104,8 +104,3 @@ def _use(rank: Rank) -> None:
     rank.kept = [rank.dist.all_reduce(rank.x, async_op=True) for _ in range(5)]
     time.sleep(2)
     rank.sync()
-
-
-PROGRAMS = (
-    watchdog, peer_killed, blocking, abort, shrink, device_assert, illegal_access,
-)  # fmt: skip

@@ -162,6 +162,3 @@ def reduce_overhead(rank: Rank) -> None:
     for _ in range(6):
         step(rank.x)
     rank.leave()
-
-
-PROGRAMS = (graph, live_graph, replays, foreign, reduce_overhead)

@@ -165,9 +165,3 @@ def threads(rank: Rank) -> None:
         side.synchronize()
     say(first_call_s=took, looked=True)
     rank.never_come()
-
-
-PROGRAMS = (
-    missing, missing_sync, missing_free, order, other_op, never_waited, send, batch, killed, evicted,
-    threads,
-)  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gpu.proof.rank import Rank, say
+from gpu.proof.rank import Rank, exchange, say
 
 
 def healthy(rank: Rank) -> None:
@@ -43,17 +43,6 @@ def healthy(rank: Rank) -> None:
 
     functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD))
     rank.end_well()
-
-
-def exchange(rank: Rank) -> None:
-    """One batch with the other rank."""
-    dist, x = rank.dist, rank.x
-    batch = [
-        dist.P2POp(dist.isend, x, rank.peer),
-        dist.P2POp(dist.irecv, rank.torch.empty_like(x), rank.peer),
-    ]
-    for work in dist.batch_isend_irecv(batch):
-        work.wait()
 
 
 def uneven(rank: Rank) -> None:
@@ -96,6 +85,3 @@ def quiet(rank: Rank) -> None:
     time.sleep(1)
     say(gpu_0_used=[before, used()])
     rank.end_well()
-
-
-PROGRAMS = (healthy, uneven, late, quiet)

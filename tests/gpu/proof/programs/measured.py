@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from gpu.proof.programs.healthy import exchange
-from gpu.proof.rank import Rank, Ticker, say
+from gpu.proof.rank import Rank, Ticker, exchange, say
 
 
 def _seconds(rank: Rank) -> float:
@@ -93,6 +92,3 @@ def _steadily(rank: Rank, period_s: float, step: object) -> None:
     wall = time.perf_counter() - begin
     say(cpu_share=(time.process_time() - used) / wall, longest_stop_ms=ticker.gap * 1e3, wall=wall)
     rank.end_well()
-
-
-PROGRAMS = (behind, rate, one_f_one_b)

@@ -100,6 +100,3 @@ def pipeline(rank: Rank) -> None:
         else:
             schedule.step(target=data)
     rank.end_well()
-
-
-PROGRAMS = (ddp, fsdp1, fsdp2, tensor_parallel, mesh, pipeline)

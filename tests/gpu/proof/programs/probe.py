@@ -100,6 +100,3 @@ def _gap(call: Callable[[], object]) -> tuple[float, float]:
     thread.join()
     sys.setswitchinterval(before)
     return gap[0], took
-
-
-PROGRAMS = (probe,)
