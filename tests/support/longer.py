@@ -35,8 +35,6 @@ LONGER = (
     "viewer/otlp/test_bad_collectors.py::test_a_slow_collector_gets_everything",
     "viewer/otlp/test_bad_collectors.py::test_a_collector_that_dies_and_comes_back",
     "viewer/otlp/test_live.py::test_a_restart_stays_in_the_trace",
-    "viewer/otlp/test_live.py::test_the_exporter_keeps_no_pipe_open",
-    "viewer/otlp/test_live.py::test_journals_go_once_they_were_delivered",
     "viewer/otlp/test_faults.py::test_every_end_is_told[abort]",
     "lifecycle/test_last_word.py::test_a_stall_that_ends_badly_repeats_its_verdict",
     "lifecycle/test_last_word.py::test_whoever_started_the_ranks_says_it[processes-0]",
