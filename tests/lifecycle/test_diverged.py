@@ -13,7 +13,7 @@ from disttrace.recording.shown import FACTOR, FIRST_LINE, KEPT, LINES, MASK, NEW
 from disttrace_viewer.companion.progress import MOST_READ, Pulse
 from support.journals import MS, Journal
 from support.preloaded import launched, preloaded
-from support.processes import torchrun
+from support.processes import static, torchrun
 from support.raw import verdicts
 
 START = """
@@ -117,7 +117,7 @@ def told(
     program = tmp_path / "program.py"
     program.write_text(text)
     settings |= {"DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path / "out")}
-    ended = torchrun(program, nproc, timeout=90, static=True, **settings).check()
+    ended = torchrun(program, nproc, timeout=90, options=static(), **settings).check()
     return [one for one in verdicts(tmp_path) if one["kind"] == "diverged"], ended.stderr
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import disttrace
 from disttrace.lifecycle import listeners
-from support.processes import clean_environ, run_program, torchrun, wait_until
+from support.processes import clean_environ, run_program, static, torchrun, wait_until
 
 OBJECT = {"disttrace": 1, "kind": "going on", "at": 1.5, "summary": "they communicate again."}
 HANGS = """
@@ -154,8 +154,8 @@ def test_every_rank_of_a_host_hears_of_a_hang(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(HANGS)
     done = torchrun(
-        program, 2, str(tmp_path), static=True, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"),
-        DISTTRACE_STALL="2",
+        program, 2, str(tmp_path), options=static(), DISTTRACE="1",
+        DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2",
     )  # fmt: skip
     assert done.code != 0
     assert not done.hung

@@ -24,6 +24,7 @@ from support.processes import (
     free_port,
     launcher,
     running,
+    static,
     wait_until,
 )
 
@@ -50,7 +51,7 @@ def job(
     """A plain torchrun of two ranks with DISTTRACE=1, whose output is in files."""
     tracing = {"DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_STALL": "2"}
     environ = clean_environ(**{**tracing, "OMP_NUM_THREADS": "1", **variables})
-    command = launcher(program[0], 2, *program[1:], static=True)
+    command = launcher(program[0], 2, *program[1:], options=static())
     return running([sys.executable, *command], tmp_path, environ)
 
 

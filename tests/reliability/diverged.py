@@ -30,7 +30,7 @@ sys.path.insert(0, str(REPOSITORY / "tests"))
 
 from reliability.diverged_programs import HEALTHY, MUTATIONS, REDUCED  # noqa: E402
 from support.campaigns import options  # noqa: E402
-from support.processes import python, torchrun  # noqa: E402
+from support.processes import python, static, torchrun  # noqa: E402
 from support.raw import verdicts  # noqa: E402
 
 PROGRAMS = Path(__file__).with_name("diverged_programs.py")
@@ -57,7 +57,7 @@ def run(world: int, *arguments: str, seconds: float = 0.0, digest: int = 0) -> R
     """One program, to its end or for two minutes beyond ``seconds``."""
     with tempfile.TemporaryDirectory(prefix="disttrace-diverged-") as folder:
         ended = torchrun(
-            PROGRAMS, world, *arguments, timeout=120 + seconds, static=True, DISTTRACE="1",
+            PROGRAMS, world, *arguments, timeout=120 + seconds, options=static(), DISTTRACE="1",
             DISTTRACE_DIR=f"{folder}/out", DISTTRACE_STALL="4", DISTTRACE_ON_STALL="abort",
             DISTTRACE_DIGEST=str(digest),
         )  # fmt: skip

@@ -17,7 +17,6 @@ _OF_C = (
     "journal/test_shortened.py",
     "lifecycle/test_companion_unseen.py",
     "lifecycle/test_detached.py",
-    "lifecycle/test_companion_unseen.py",
     "lifecycle/test_gil_free_stacks.py",
     "lifecycle/test_stall_verdict.py",
     "lifecycle/test_left_over.py",

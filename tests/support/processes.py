@@ -189,26 +189,30 @@ def python(*args: str | os.PathLike[str], timeout: float = 60.0, **variables: st
 
 def torchrun(
     script: str | os.PathLike[str], nproc: int, *args: str, timeout: float = 120.0,
-    options: Sequence[str] = (), static: bool = False, **variables: str,
+    options: Sequence[str] = (), **variables: str,
 ) -> Outcome:  # fmt: skip
     """Run `script` under torchrun with `nproc` workers on a port of its own choice.
 
     `options` are torchrun's (`("--max-restarts", "1")`), `args` the script's, `variables` are put
-    into the environment (`DISTTRACE="1", DISTTRACE_DIR=...`); `static` is as for `launcher`.
+    into the environment (`DISTTRACE="1", DISTTRACE_DIR=...`).
     """
-    command = [sys.executable, *launcher(script, nproc, *args, options=options, static=static)]
+    command = [sys.executable, *launcher(script, nproc, *args, options=options)]
     variables = {"OMP_NUM_THREADS": "1", **variables}  # torchrun complains when nobody said
     return run_program(command, clean_environ(**variables), timeout)
 
 
 def launcher(
-    script: str | os.PathLike[str], nproc: int, *args: str, options: Sequence[str] = (),
-    static: bool = False,
-) -> list[str]:  # fmt: skip
-    """What an interpreter is given to be torchrun, by itself or by a `static` rendezvous."""
-    meets = f"--master-port={free_port()}" if static else "--standalone"
-    command = ["-m", "torch.distributed.run", meets, "--nproc-per-node", str(nproc)]
-    return [*command, *options, os.fspath(script), *args]
+    script: str | os.PathLike[str], nproc: int, *args: str, options: Sequence[str] = ()
+) -> list[str]:
+    """What an interpreter is given to be torchrun."""
+    meets = options if "--master-port" in options else ("--standalone", *options)
+    command = ["-m", "torch.distributed.run", *meets, "--nproc-per-node", str(nproc)]
+    return [*command, os.fspath(script), *args]
+
+
+def static() -> tuple[str, str]:
+    """Options of torchrun for a static rendezvous, in place of one by itself."""
+    return ("--master-port", str(free_port()))
 
 
 def is_running(pid: int) -> bool:
