@@ -9,6 +9,7 @@ from collections.abc import Callable
 from faults.drawn import starts
 from faults.drawn.healthy import healthy
 from faults.drawn.mutations import (
+    UnfitError,
     deletes_the_key,
     does,
     field,
@@ -124,12 +125,16 @@ def faulty(draw: random.Random, *, frameworks: bool = False, harmless: bool = Fa
     mutations = [mutation for _, _, mutation in MUTATIONS]
     (mutation,) = draw.choices(mutations, weights)
     for tried in itertools.count(1):
-        found = mutation(draw, healthy(draw, frameworks=frameworks))
-        if found is not None and _runs(found) and not (harmless and found.truth.kinds):
-            return found
-        # Some need more ranks, or another layer, than any of these programs has.
-        if found is not None or tried % _MOST_TRIED == 0:
-            (mutation,) = draw.choices(mutations, weights)
+        program = healthy(draw, frameworks=frameworks)
+        try:
+            found = mutation(draw, program)
+        except UnfitError:  # some need more ranks, or another layer, than any of these has
+            if tried % _MOST_TRIED:
+                continue
+        else:
+            if _runs(found) and not (harmless and found.truth.kinds):
+                return found
+        (mutation,) = draw.choices(mutations, weights)
     raise AssertionError
 
 

@@ -7,8 +7,8 @@ the records of two sides are alike, nobody has to be named; nobody else may be.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from faults.drawn.layers import NET
 from faults.drawn.program import (
@@ -38,17 +38,28 @@ from faults.drawn.truth import (
     Truth,
 )
 
+T = TypeVar("T")
 
-def pick(draw: random.Random, program: Program, *kinds: str) -> tuple[int, Act, int, int] | None:
+
+class UnfitError(Exception):
+    """A program cannot have a fault."""
+
+
+def one_of(draw: random.Random, able: Sequence[T]) -> T:
+    """One of those that can have the fault; UnfitError where there is none."""
+    if not able:
+        raise UnfitError
+    return draw.choice(able)
+
+
+def pick(draw: random.Random, program: Program, *kinds: str) -> tuple[int, Act, int, int]:
     """(index, act, rank, step) of an act of these kinds, its last steps left out."""
     found = [
         (i, act)
         for i, act in enumerate(program.body)
         if act.kind in kinds and any(len(act.members[r]) > 1 for r in act.ranks)
     ]
-    if not found:
-        return None
-    index, act = draw.choice(found)
+    index, act = one_of(draw, found)
     rank = draw.choice([r for r in act.ranks if len(act.members[r]) > 1])
     return index, act, rank, draw.randrange(max(1, program.steps - 1))
 
@@ -71,12 +82,11 @@ def out_of_step(program: Program) -> frozenset[str]:
     return OUT_OF_STEP | UNCREATED if creates else OUT_OF_STEP
 
 
-def skip(draw: random.Random, program: Program) -> Faulty | None:
+def skip(draw: random.Random, program: Program) -> Faulty:
     """One rank leaves a communication out."""
-    chosen = pick(draw, program, COLLECTIVE, EXCHANGE, SEND, RECV, SET, COUNT, CREATE)
-    if chosen is None:
-        return None
-    index, act, rank, step = chosen
+    index, act, rank, step = pick(
+        draw, program, COLLECTIVE, EXCHANGE, SEND, RECV, SET, COUNT, CREATE
+    )
     # Whoever left out a key may wait for those who wait for it.
     in_store = act.kind in (SET, COUNT)
     kinds = frozenset({"store_key_missing", "deadlock"}) if in_store else out_of_step(program)
@@ -88,12 +98,9 @@ def skip(draw: random.Random, program: Program) -> Faulty | None:
     )  # fmt: skip
 
 
-def swallow(draw: random.Random, program: Program) -> Faulty | None:
+def swallow(draw: random.Random, program: Program) -> Faulty:
     """One rank's exception before a collective is caught, and the collective is left out."""
-    chosen = pick(draw, program, COLLECTIVE)
-    if chosen is None:
-        return None
-    index, act, rank, step = chosen
+    index, act, rank, step = pick(draw, program, COLLECTIVE)
     lines = (
         "try:", "    raise ValueError('bad batch')", f"    {act.code()}",
         "except ValueError as error:", "    print(error)",
@@ -101,21 +108,18 @@ def swallow(draw: random.Random, program: Program) -> Faulty | None:
     return changed(program, (index, rank, step), "swallow", out_of_step(program), instead=lines)
 
 
-def repeat(draw: random.Random, program: Program) -> Faulty | None:
+def repeat(draw: random.Random, program: Program) -> Faulty:
     """One rank calls a collective twice."""
-    chosen = pick(draw, program, COLLECTIVE, EXCHANGE)
-    if chosen is None:
-        return None
-    index, act, rank, step = chosen
+    index, act, rank, step = pick(draw, program, COLLECTIVE, EXCHANGE)
     once_more = (act.code(),) * draw.choice((1, 1, 2, 3))
     return changed(program, (index, rank, step), "repeat", out_of_step(program), after=once_more)
 
 
-def parameters(draw: random.Random, program: Program) -> Faulty | None:
+def parameters(draw: random.Random, program: Program) -> Faulty:
     """A part of one rank's model is unused in one step, or else frozen, ignored or missing."""
     able = [i for i, act in enumerate(program.body) if "{off}" in act.template]
     if not able:
-        return None
+        raise UnfitError
     rank, name = draw.randrange(program.world), draw.choice("abc")
     how = draw.choice(("unused", "frozen", "ignored", "missing"))
     names = frozenset({f"{name}.weight", f"{name}.bias"})
@@ -134,28 +138,28 @@ def parameters(draw: random.Random, program: Program) -> Faulty | None:
     )
 
 
-def not_finite(draw: random.Random, program: Program) -> Faulty | None:
+def not_finite(draw: random.Random, program: Program) -> Faulty:
     """One rank's input of a sum is not a number, or infinite."""
     fitting = {"reduce": "SUM", "dtype": "float32"}.items()
     able = [
         i for i, act in enumerate(program.body)
         if fitting <= act.fields.items() and "dist." in act.template and "reduce" in act.template
     ]  # fmt: skip
-    if not able:
-        return None
-    act, rank = program.body[draw.choice(able)], draw.randrange(program.world)
+    act, rank = program.body[one_of(draw, able)], draw.randrange(program.world)
     value = f"float('{draw.choice(('nan', 'inf', '-inf'))}') * torch.ones("
     line = act.code().replace("torch.ones(", value)
     step, looks = draw.randrange(program.steps), {"DISTTRACE_DIGEST": "1"}
     environ = dict.fromkeys(range(program.world), looks)
+    if rank not in act.ranks:
+        raise UnfitError
     return changed(
         program.but(launch=BARE, environ=environ), (program.body.index(act), rank, step),
         "not finite", frozenset({"value_divergence"}), instead=(line,), named=True, hangs=False,
         line=line,
-    ) if rank in act.ranks else None  # fmt: skip
+    )  # fmt: skip
 
 
-def swap(draw: random.Random, program: Program) -> Faulty | None:
+def swap(draw: random.Random, program: Program) -> Faulty:
     """One rank calls two neighbouring collectives in the other order."""
     pairs = [
         i
@@ -164,9 +168,7 @@ def swap(draw: random.Random, program: Program) -> Faulty | None:
         and one.code() != two.code()
         and set(one.ranks) == set(two.ranks) == set(range(program.world))
     ]
-    if not pairs:
-        return None
-    index, rank = draw.choice(pairs), draw.randrange(program.world)
+    index, rank = one_of(draw, pairs), draw.randrange(program.world)
     one, two = program.body[index], program.body[index + 1]
     step = draw.randrange(program.steps)
     # The second act of that rank is left out by taking both in one place.
@@ -183,12 +185,10 @@ def swap(draw: random.Random, program: Program) -> Faulty | None:
 
 
 def field(name: str, value: Callable[[str], str], kinds: frozenset[str], *acts: str) -> Mutation:
-    def mutate(draw: random.Random, program: Program) -> Faulty | None:
+    def mutate(draw: random.Random, program: Program) -> Faulty:
         able = [i for i, a in enumerate(program.body) if a.kind in acts and name in a.fields]
         fitting = [i for i in able if "{" + name + "}" in program.body[i].template]
-        if not fitting:
-            return None
-        index = draw.choice(fitting)
+        index = one_of(draw, fitting)
         act = program.body[index]
         rank = draw.choice(act.ranks)
         step = draw.randrange(max(1, program.steps - 1))
@@ -202,22 +202,20 @@ def field(name: str, value: Callable[[str], str], kinds: frozenset[str], *acts: 
     return mutate
 
 
-def keeps_the_lock(draw: random.Random, program: Program) -> Faulty | None:
+def keeps_the_lock(draw: random.Random, program: Program) -> Faulty:
     """One rank does not give a lock back; the others ask for it for ever."""
     able = [i for i, act in enumerate(program.body) if act.kind == UNLOCK]
     if not able:
-        return None
+        raise UnfitError
     rank = draw.randrange(program.world)
     place = (draw.choice(able), rank, draw.randrange(program.steps))
     return changed(program, place, "keeps the lock", MISSED, instead=(), harmless=True)
 
 
-def deletes_the_key(draw: random.Random, program: Program) -> Faulty | None:
+def deletes_the_key(draw: random.Random, program: Program) -> Faulty:
     """A key is deleted as soon as it was set: whoever comes later waits for ever."""
     able = [i for i, act in enumerate(program.body) if act.kind == SET]
-    if not able:
-        return None
-    index = draw.choice(able)
+    index = one_of(draw, able)
     (rank,) = program.body[index].ranks
     line = program.body[index].code().replace("store.set(", "store.delete_key(").partition(", ")
     place = (index, rank, draw.randrange(program.steps))
@@ -225,24 +223,19 @@ def deletes_the_key(draw: random.Random, program: Program) -> Faulty | None:
     return changed(program, place, "deletes the key", MISSED, after=deleted, harmless=True)
 
 
-def forks(draw: random.Random, program: Program) -> Faulty | None:
+def forks(draw: random.Random, program: Program) -> Faulty:
     """One rank forks a child that calls a collective in the group it inherits."""
-    chosen = pick(draw, program, COLLECTIVE)
-    if chosen is None:
-        return None
-    index, _, rank, step = chosen
+    index, _, rank, step = pick(draw, program, COLLECTIVE)
     lines = ("if os.fork() == 0:", "    dist.all_reduce(torch.ones(3)); os._exit(0)")
     kinds = frozenset({"not_in_group"})
     return changed(program, (index, rank, step), "forks", kinds, before=lines, harmless=True)
 
 
-def wrong_root(draw: random.Random, program: Program) -> Faulty | None:
+def wrong_root(draw: random.Random, program: Program) -> Faulty:
     """One rank names another root."""
     acts = [(i, act.template) for i, act in enumerate(program.body)]
     able = [i for i, text in acts if "{root}" in text and "object" not in text]
-    if not able:
-        return None
-    index = draw.choice(able)
+    index = one_of(draw, able)
     act = program.body[index]
     rank = draw.choice(act.ranks)
     other = str((int(act.fields["root"]) + 1) % program.world)
@@ -253,31 +246,26 @@ def wrong_root(draw: random.Random, program: Program) -> Faulty | None:
     )  # fmt: skip
 
 
-def wrong_peer(draw: random.Random, program: Program) -> Faulty | None:
+def wrong_peer(draw: random.Random, program: Program) -> Faulty:
     """A message goes to, or is awaited from, somebody else."""
-    chosen = pick(draw, program, SEND, RECV)
-    if chosen is None or program.world < 3:
-        return None
-    index, act, rank, step = chosen
+    index, act, rank, step = pick(draw, program, SEND, RECV)
+    if program.world < 3:
+        raise UnfitError
     others = [r for r in range(program.world) if r not in act.members[rank]]
-    if not others:
-        return None
-    line = act.code(peer=str(draw.choice(others)))
+    line = act.code(peer=str(one_of(draw, others)))
     kinds = MISSED | {"size_mismatch"} | MISMATCHES
     name = f"wrong peer of {act.kind}"
     return changed(program, (index, rank, step), name, kinds, instead=(line,))
 
 
-def wrong_group(draw: random.Random, program: Program) -> Faulty | None:
+def wrong_group(draw: random.Random, program: Program) -> Faulty:
     """A collective of a small group is called on everybody's."""
     able = [
         i
         for i, a in enumerate(program.body)
         if a.kind == COLLECTIVE and a.fields.get("group", "world") != "world"
     ]
-    if not able:
-        return None
-    index = draw.choice(able)
+    index = one_of(draw, able)
     act = program.body[index]
     rank = draw.choice(act.ranks)
     place = (index, rank, draw.randrange(program.steps))
@@ -291,11 +279,8 @@ def does(
 ) -> Mutation:  # fmt: skip
     """One rank does something before a communication that others need it for; ``line`` shows it."""
 
-    def mutate(draw: random.Random, program: Program) -> Faulty | None:
-        chosen = pick(draw, program, COLLECTIVE, EXCHANGE, SEND, SET, COUNT, CREATE)
-        if chosen is None:
-            return None
-        index, act, rank, step = chosen
+    def mutate(draw: random.Random, program: Program) -> Faulty:
+        index, act, rank, step = pick(draw, program, COLLECTIVE, EXCHANGE, SEND, SET, COUNT, CREATE)
         # Who waits for one message or key may not know who should have acted.
         sure = named and (act.kind == COLLECTIVE or kinds == FAILED)
         # The store goes with the rank that serves it, and whoever waits there loses contact.
@@ -312,11 +297,11 @@ def does(
     return mutate
 
 
-def other_name(draw: random.Random, program: Program) -> Faulty | None:
+def other_name(draw: random.Random, program: Program) -> Faulty:
     """One rank has made a group more of its own, and so names the next one otherwise."""
     able = [i for i, a in enumerate(program.body) if "local_synchronization" in a.template]
     if not able:
-        return None
+        raise UnfitError
     rank = draw.randrange(program.world)
     line = f"made.append(dist.new_group([{rank}], use_local_synchronization=True))"
     step = draw.randrange(program.steps)
@@ -324,12 +309,9 @@ def other_name(draw: random.Random, program: Program) -> Faulty | None:
     return changed(program, place, "other name", frozenset({"group_mismatch"}), before=(line,))
 
 
-def time_out(draw: random.Random, program: Program) -> Faulty | None:
+def time_out(draw: random.Random, program: Program) -> Faulty:
     """One rank comes when the others have given up."""
-    chosen = pick(draw, program, COLLECTIVE, EXCHANGE)
-    if chosen is None:
-        return None
-    index, act, rank, step = chosen
+    index, act, rank, step = pick(draw, program, COLLECTIVE, EXCHANGE)
     of_all = act.fields.get("group") == "world"  # other groups wait for longer
     line = "time.sleep(9)"
     return changed(
@@ -338,12 +320,11 @@ def time_out(draw: random.Random, program: Program) -> Faulty | None:
     )  # fmt: skip
 
 
-def lost_journal(draw: random.Random, program: Program) -> Faulty | None:
+def lost_journal(draw: random.Random, program: Program) -> Faulty:
     """One rank hangs in its loader, and a journal is not there to be read."""
-    chosen = pick(draw, program, COLLECTIVE)
-    if chosen is None or program.world < 3:
-        return None
-    index, _, rank, step = chosen
+    index, _, rank, step = pick(draw, program, COLLECTIVE)
+    if program.world < 3:
+        raise UnfitError
     return changed(
         program.but(lost=(draw.randrange(program.world),)), (index, rank, step), "journal lost",
         OUT_OF_STEP | {"no_progress", "process_failed"}, before=(f"time.sleep({FOREVER})",),

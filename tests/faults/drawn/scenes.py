@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from faults.drawn.layers import collective
-from faults.drawn.mutations import out_of_step
+from faults.drawn.mutations import UnfitError, out_of_step
 from faults.drawn.program import COLLECTIVE, COMPUTE, ENDING, Act, Change, Program
 from faults.drawn.truth import FOREVER, MISSED, SLOWNESS, Faulty, Truth
 
@@ -14,7 +14,7 @@ _IDLE_STEPS = 260
 """At 50 ms each they last for longer than the first look comes late."""
 
 
-def idle_by_design(draw: random.Random, program: Program) -> Faulty | None:
+def idle_by_design(draw: random.Random, program: Program) -> Faulty:
     """A spare waits for its promotion, work, or all; or one of the others stops: that is told."""
     world = draw.choice((3, 4))
     spare = draw.randrange(world)
@@ -55,7 +55,7 @@ def idle_by_design(draw: random.Random, program: Program) -> Faulty | None:
     )  # fmt: skip
 
 
-def pauses(draw: random.Random, program: Program) -> Faulty | None:
+def pauses(draw: random.Random, program: Program) -> Faulty:
     """One rank pauses in every seventh step."""
     everybody = set(range(program.world))
     body = tuple(act for act in program.body if act.kind in (COLLECTIVE, COMPUTE))
@@ -64,7 +64,7 @@ def pauses(draw: random.Random, program: Program) -> Faulty | None:
         if act.kind == COLLECTIVE and set(act.members[act.ranks[0]]) == everybody
     ]  # fmt: skip
     if not able or len(body) < len(program.body):
-        return None
+        raise UnfitError
     rank = draw.randrange(program.world)
     change = Change(
         act=draw.choice(able), rank=rank, step=draw.randrange(7), every=7,
@@ -76,13 +76,13 @@ def pauses(draw: random.Random, program: Program) -> Faulty | None:
     )
 
 
-def equal_line(draw: random.Random, program: Program) -> Faulty | None:
+def equal_line(draw: random.Random, program: Program) -> Faulty:
     """One rank leaves out a call that is like the next one: results are mixed from there on."""
     lines = {line[4 : line.index(":")]: line for line in program.setup if line.startswith("def ")}
     reduces = {name for name, line in lines.items() if "reduce(torch" in line}
     able = [i for i, act in enumerate(program.body) if act.template in reduces]
     if not able or program.world < 3:
-        return None
+        raise UnfitError
     act, rank = draw.choice(able), draw.randrange(program.world)
     steps = max(program.steps, 4)
     change = Change(act=act, rank=rank, step=draw.randrange(1, steps - 2), instead=())

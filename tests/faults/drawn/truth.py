@@ -61,5 +61,5 @@ class Faulty:
     truth: Truth
 
 
-Mutation = Callable[[random.Random, Program], Faulty | None]
-"""A fault of a program that can have it."""
+Mutation = Callable[[random.Random, Program], Faulty]
+"""A fault of a program that can have it; else ``mutations.UnfitError``."""
