@@ -10,6 +10,7 @@ where several lines fit.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -33,7 +34,7 @@ Token = tuple[Hashable, ...]
 
 _MOST_PAIRS = 1_000_000
 """Beyond (a thousand lines of one function that communicate) lines of one number are the same."""
-_SAME_ARGUMENTS, _SAME_LABELS, _SAME_COUNT, _SAME_LINE, _MATCH = 4.0, 2.0, 1.0, 0.5, 8.0
+_SAME_ARGUMENTS, _SAME_LABELS, _SAME_COUNT, _MATCH = 4.0, 2.0, 1.0, 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +125,8 @@ def _lines(calls: Iterable[RunCall]) -> dict[Function, dict[int, _Line]]:
 
 
 def _matched(a: Mapping[int, _Line], b: Mapping[int, _Line]) -> dict[int, int]:
-    """Lines of ``b`` with their lines of ``a``: in their order where that fits best (Needleman and
-    Wunsch), then, of those left over, whatever is called from both with the same arguments.
+    """Lines of ``b`` with their lines of ``a``: first those that are most like, and of those that
+    are as much like the ones at the nearest place.
 
     difflib was tried: it keeps the longest run whatever is left beside it, and of 100 drawn pairs
     judge two worse.
@@ -135,38 +136,16 @@ def _matched(a: Mapping[int, _Line], b: Mapping[int, _Line]) -> dict[int, int]:
         return {line: line for line in ours}
     if len(ours) * len(theirs) > _MOST_PAIRS:
         return {line: line for line in theirs if line in a}
-    best = [[0.0] * (len(theirs) + 1) for _ in range(len(ours) + 1)]
-    for i, one in enumerate(ours, 1):
-        for j, other in enumerate(theirs, 1):
-            both = best[i - 1][j - 1] + _likeness(a[one], b[other], one == other)
-            best[i][j] = max(both, best[i - 1][j], best[i][j - 1])
+    places = itertools.product(range(len(ours)), range(len(theirs)))
+    rated = [(-_likeness(a[ours[i]], b[theirs[j]]), abs(i - j), i, j) for i, j in places]
     found: dict[int, int] = {}
-    i, j = len(ours), len(theirs)
-    while i and j:
-        if best[i][j] == best[i - 1][j]:
-            i -= 1
-        elif best[i][j] == best[i][j - 1]:
-            j -= 1
-        else:
-            i, j = i - 1, j - 1
+    for likeness, _, i, j in sorted(rated):
+        if likeness and theirs[j] not in found and ours[i] not in found.values():
             found[theirs[j]] = ours[i]
-    left = [line for line in ours if line not in found.values()]
-    for other in theirs:
-        alike = (
-            one
-            for one in left
-            if other not in found
-            and a[one].labels == b[other].labels
-            and a[one].arguments == b[other].arguments
-        )
-        moved = next(alike, None)
-        if moved is not None:
-            found[other] = moved
-            left.remove(moved)
     return found
 
 
-def _likeness(a: _Line, b: _Line, same_line: bool) -> float:
+def _likeness(a: _Line, b: _Line) -> float:
     """Zero where the lines call nothing in common."""
     if not a.labels & b.labels:
         return 0.0
@@ -175,7 +154,6 @@ def _likeness(a: _Line, b: _Line, same_line: bool) -> float:
         + _SAME_ARGUMENTS * bool(a.arguments & b.arguments)
         + _SAME_LABELS * (a.labels == b.labels)
         + _SAME_COUNT * (a.count == b.count)
-        + _SAME_LINE * same_line
     )
 
 
