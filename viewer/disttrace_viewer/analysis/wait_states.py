@@ -129,31 +129,16 @@ class WaitStates:
     # -- the parts of each kind, with when the one came for which they waited ------------------
 
     def _collectives(self) -> pl.LazyFrame:
-        trace = self.exchanges.trace
-        calls = trace.calls.lazy().with_row_index("call")
         names = ["exchange", "group", "expected", "arrived", "last_ns", "last_process"]
         names += ["errors", "pending", "alike"]
-        rows = (
-            self.exchanges.participants()
-            .lazy()
-            .join(self.exchanges.collectives.lazy().select(names), on="exchange")
-            .join(
-                calls.select(
-                    "call", "op", "root", "origin", "backend", pl.col("bytes").alias("_bytes")
-                ),
-                on="call",
-            )
-            .with_columns(is_root=(pl.col("group_rank") == pl.col("root")).fill_null(value=False))
+        joined = self.exchanges.collectives.lazy().select(names)
+        rows = self._over(self.exchanges.participants().lazy().join(joined, on="exchange"))
+        rows = rows.with_columns(
+            is_root=(pl.col("group_rank") == pl.col("root")).fill_null(value=False)
+        ).with_columns(
+            _root_ns=pl.col("begin_ns").filter("is_root").min().over("exchange"),
+            _root=pl.col("process").filter("is_root").first().over("exchange"),
         )
-        roots = (
-            rows.filter("is_root")
-            .group_by("exchange")
-            .agg(
-                pl.col("begin_ns").min().alias("_root_ns"),
-                pl.col("process").first().alias("_root"),
-            )
-        )
-        rows = self._over(rows.join(roots, on="exchange", how="left"))
         end, last, root = pl.col("end_ns"), pl.col("last_ns"), pl.col("_root_ns")
         short = pl.col("arrived") < pl.col("expected")
         from_root = pl.col("op").is_in(FROM_ROOT) & ~pl.col("is_root")
@@ -194,20 +179,10 @@ class WaitStates:
         )  # fmt: skip
 
     def _messages(self) -> pl.LazyFrame:
-        trace = self.exchanges.trace
-        calls = trace.calls.lazy().with_row_index("call")
-        rows = (
-            self.exchanges.message_ends()
-            .join(
-                calls.select("call", "op", "origin", "backend", pl.col("bytes").alias("_bytes")),
-                on="call",
-            )
-            .with_columns(
-                expected=pl.lit(2, pl.UInt32),
-                arrived=pl.lit(1, pl.UInt32) + pl.col("other").is_not_null().cast(pl.UInt32),
-            )
+        rows = self._over(self.exchanges.message_ends()).with_columns(
+            expected=pl.lit(2, pl.UInt32),
+            arrived=pl.lit(1, pl.UInt32) + pl.col("other").is_not_null().cast(pl.UInt32),
         )
-        rows = self._over(rows)
         end, partner = pl.col("end_ns"), pl.col("other_ns")
         sends = pl.col("side") == "send"
         # A send that was over before its receive began did not wait for it.
@@ -224,7 +199,13 @@ class WaitStates:
         )  # fmt: skip
 
     def _over(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        """``end_ns`` of what is in flight is when its process was last heard of."""
+        """With what their calls tell; ``end_ns`` of what is in flight is when its process was last
+        heard of.
+        """
+        calls = self.exchanges.trace.calls.lazy().with_row_index("call")
+        rows = rows.join(
+            calls.select("call", "op", "root", "origin", "backend", _bytes="bytes"), on="call"
+        )
         ends = self.lives.lazy().select("process", pl.col("to_ns").alias("_to"))
         unknown = pl.coalesce("issued_ns", "begin_ns")
         lost = pl.col("lost").fill_null(value=False)

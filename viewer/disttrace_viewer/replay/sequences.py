@@ -209,13 +209,11 @@ def message_key(
     return ("message", gid, *ends, tag, seq)
 
 
-def lines(journal: Journal, problems: Problems) -> Iterator[tuple[int, int, bytes]]:
-    """Segment, line among all of the journal, and the line itself."""
-    place = 0
+def lines(journal: Journal, problems: Problems) -> Iterator[tuple[bytes, Record]]:
+    """The lines of all segments, and the records in them."""
     for number in sorted(journal.files.segments):
         for line in texts.segment(journal.files.segments[number], problems).data.splitlines():
-            yield number, place, line
-            place += 1
+            yield line, json_object(line) or {}
 
 
 def script(index: int, journal: Journal, *, streams: bool = False) -> Script:
@@ -223,10 +221,8 @@ def script(index: int, journal: Journal, *, streams: bool = False) -> Script:
     problems = Problems()
     found = Script(index, journal)
     reader = _ScriptReader(found, streams=streams)
-    for _, place, line in lines(journal, problems):
-        record = json_object(line)
-        if record is not None:
-            reader.take(place, record)
+    for place, (_, record) in enumerate(lines(journal, problems)):
+        reader.take(place, record)
     reader.settle()
     definitions = journal.definitions
     numbers = sorted(journal.files.segments)

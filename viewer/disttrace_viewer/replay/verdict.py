@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import orjson
@@ -21,7 +21,6 @@ from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.journals import Journal, gather
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.replay.sequences import ISSUE, WAIT, Action, Key, Script, Step, lines
 from disttrace_viewer.replay.sequences import script as script_of
 from disttrace_viewer.states.reduce import reduce, state_of
@@ -115,8 +114,8 @@ def _cut(scripts: Sequence[Script], standing: Mapping[int, Standing]) -> tuple[M
     found = []
     for one in scripts:
         if one.journal.id in stuck or one.journal.id in above:
-            kept = _shortened(one, standing, at_ns).values()
-            found.append(state_of(_unended(one.journal), (b"\n".join((*of, b"")) for of in kept)))
+            kept = _shortened(one, standing, at_ns)
+            found.append(state_of(_unended(one.journal), kept))
         elif (state := reduce(one.journal.files, history=True)) is not None:
             found.append(state)
     return merge(found), stuck | above
@@ -130,23 +129,18 @@ def _unended(journal: Journal) -> Journal:
     return replace(journal, definitions=definitions)
 
 
-def _shortened(
-    issued: Script, standing: Mapping[int, Standing], at_ns: int
-) -> dict[int, list[bytes]]:
-    """The lines of each segment up to where the process stands, and a sign of life after them."""
+def _shortened(issued: Script, standing: Mapping[int, Standing], at_ns: int) -> Iterator[bytes]:
+    """The lines of its journal up to where the process stands, and a sign of life after them."""
     stands = standing.get(issued.index, Standing({}, frozenset()))
     limits = {thread: step.place for thread, step in stands.at.items()}
-    found: dict[int, list[bytes]] = {number: [] for number in issued.journal.files.segments}
     threads: dict[int, int] = {}
     begun: dict[int, int] = {}
-    newest = max(found, default=1)
-    for segment, place, line in lines(issued.journal, Problems()):
-        record = json_object(line)
-        if record is None or "hb" in record:
+    for place, (line, record) in enumerate(lines(issued.journal, Problems())):
+        if not record or {"hb", "seg"} & record.keys():
             continue
         number, thread = _of(record, threads)
         limit = limits.get(thread)
-        if limit is not None and place > limit and "seg" not in record:
+        if limit is not None and place > limit:
             continue
         if "b" in record:
             begun.setdefault(number, record["t"])
@@ -154,14 +148,11 @@ def _shortened(
             continue
         if number in stands.pending and not {"b", "i", "w"} & record.keys():
             continue
-        found[segment].append(line)
+        yield line
     at = at_ns - (issued.journal.definitions.process.get("unix_ns") or 0)
     for action in stands.awaited:
-        found[newest].append(
-            orjson.dumps({"w": action.number, "d": at - _LATER_NS - begun[action.number]})
-        )
-    found.setdefault(newest, []).append(orjson.dumps({"hb": at}))
-    return found
+        yield orjson.dumps({"w": action.number, "d": at - _LATER_NS - begun[action.number]})
+    yield orjson.dumps({"hb": at})
 
 
 def _of(record: Mapping[str, Any], threads: dict[int, int]) -> tuple[int, int]:

@@ -231,14 +231,17 @@ def write(path: str, parts: Parts) -> tuple[int, int]:
 
 def holds_states(path: str) -> bool:
     """Whether a path is a file of states, or a folder of such."""
+    return bool(_files(path))
+
+
+def _files(path: str) -> list[str]:
+    names = [path]
     if is_remote(path):
-        return any(name.endswith(SUFFIX) for name in below(path))
-    if os.path.isdir(path):
-        try:
-            return any(name.endswith(SUFFIX) for name in os.listdir(path))
-        except OSError:  # who reads journals there reports why
-            return False
-    return path.endswith(SUFFIX)
+        names = [*below(path)]
+    elif os.path.isdir(path):
+        with suppress(OSError):  # who reads journals there reports why
+            names = [os.path.join(path, name) for name in sorted(os.listdir(path))]
+    return [name for name in names if name.endswith(SUFFIX)]
 
 
 def read(paths: Sequence[str]) -> Merged:
@@ -246,7 +249,7 @@ def read(paths: Sequence[str]) -> Merged:
     found: list[State] = []
     unread: list[str] = []
     shared: dict[str, Any] = {}
-    for path in _files(paths):
+    for path in (name for folder in paths for name in _files(folder)):
         try:
             with opened(path) as raw, gzip.open(raw, "rb") as file:
                 for line in _lines(file):
@@ -266,14 +269,3 @@ def _lines(file: IO[bytes]) -> Iterator[bytes]:
         if len(line) > MOST_BYTES:
             raise StateError(f"has a line of more than {MOST_BYTES >> 20} MB")
         yield line
-
-
-def _files(paths: Sequence[str]) -> Iterator[str]:
-    for path in paths:
-        if is_remote(path):
-            yield from (name for name in below(path) if name.endswith(SUFFIX))
-        elif os.path.isdir(path):
-            names = sorted(os.listdir(path))
-            yield from (os.path.join(path, name) for name in names if name.endswith(SUFFIX))
-        else:
-            yield path

@@ -12,7 +12,8 @@ the begins stand that were in flight when it was opened.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import disttrace.journal.format as fmt
@@ -33,7 +34,8 @@ from disttrace_viewer.states.state import OpRow, State
 WINDOW = 256 << 10
 """Bytes at the end of a journal that say where its process stands, but for rare cases."""
 HEAD = 64 << 10
-CHUNK = 1 << 20
+CHUNK, LINES = 1 << 20, 1 << 14
+"""Of a segment so much is read at once."""
 MOST_STREAMS = 4
 """Streams of collectives of which exchanges are kept, by which clocks are set right."""
 MOST_LISTED = 256
@@ -70,12 +72,12 @@ def reduce(files: Files, *, window: int | None = None, history: bool = False) ->
     return _state(journal, reading, problems, read=read, size=size)
 
 
-def state_of(journal: Journal, pieces: Iterable[bytes]) -> State:
-    """The state of a process of which segments hold these pieces; with its collectives."""
+def state_of(journal: Journal, lines: Iterator[bytes]) -> State:
+    """The state of a process of which segments hold these lines; with its collectives."""
     problems = Problems()
     name_gaps(journal, problems)
     reading = Reading(journal.definitions, history={})
-    for piece in pieces:
+    while piece := b"\n".join(islice(lines, LINES)):
         reading.take(piece)
     return _state(journal, reading, problems, read=0, size=0)
 
