@@ -14,12 +14,16 @@ was hidden behind something else, and the one that came late within it held up n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import polars as pl
 
 from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.past import Late
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.trace.model import JobTrace
+from disttrace_viewer.trace.process import Frame
 
 LEAST_NS = 5_000_000
 """Own delays below this are noise of the machine."""
@@ -42,14 +46,33 @@ MANY = 3_000_000
 """Of more exchanges than this only the late ones are looked at."""
 
 
-def stragglers(exchanges: Exchanges) -> list[Late]:
-    """Processes whose own delay holds up collectives at one line in most of the cases."""
-    return _sites(exchanges.trace, _of_collectives(exchanges, LEAST_NS))
+def late(exchanges: Exchanges) -> Iterator[Late]:
+    """Processes whose own delay holds up collectives, or receivers, at one line in most of the
+    cases, for a part of the time between the first exchange and the last.
+    """
+    trace = exchanges.trace
+    for kind, delays_of in (("straggler", _of_collectives), ("late_sender", _of_messages)):
+        for one in _sites(trace, delays_of(exchanges, LEAST_NS)):
+            clocks = {trace.processes[p].clock for p in (one.process, *one.others)}
+            apart = len(clocks) > 1
+            yield one._replace(
+                kind=kind,
+                group=trace.group_id(one.call),
+                after=_before(trace, one),
+                stacks=tuple(s.stack for s in trace.processes[one.process].samples if s.stack),
+                apart=apart,
+                error_ns=sum(trace.clocks[c].error_ns for c in clocks) if apart else 0,
+            )
 
 
-def late_senders(exchanges: Exchanges) -> list[Late]:
-    """Processes whose own delay before a send keeps receivers waiting at one line."""
-    return _sites(exchanges.trace, _of_messages(exchanges, LEAST_NS))
+def _before(trace: JobTrace, late: Late) -> Frame | None:
+    """The line at which the main thread communicated last before a process was late first."""
+    made = trace.operations.filter(
+        (pl.col("process") == late.process)
+        & (pl.col("thread") == 0)
+        & (pl.col("begin_ns") < late.first_ns)
+    )
+    return innermost(trace.stack(made.sort("number")["call"][-1])) if made.height else None
 
 
 def own_delays(exchanges: Exchanges) -> pl.LazyFrame:
@@ -209,7 +232,7 @@ def _sites(trace: JobTrace, delays: pl.DataFrame) -> list[Late]:
     every = (
         trace.operations.lazy()
         .filter(pl.col("seq").is_not_null())
-        .select("process", "number", "call", "begin_ns")
+        .select("process", "number", "call", "begin_ns", "end_ns")
         .join(calls, on="call")
         .sort("process", "number")
         .with_columns(pl.col("stack").rle_id().over("process").alias("_row"))
@@ -219,9 +242,9 @@ def _sites(trace: JobTrace, delays: pl.DataFrame) -> list[Late]:
         )
         .collect()
     )
-    first, last = every["begin_ns"].min(), every["begin_ns"].max()
+    first, last = every["begin_ns"].min(), every["end_ns"].max()
     between = last - first if isinstance(first, int) and isinstance(last, int) else span
-    of = every.lazy().rename({"begin_ns": "first_ns"}).drop("number", "_row")
+    of = every.lazy().rename({"begin_ns": "first_ns"}).drop("number", "end_ns", "_row")
     late = delays.lazy().filter(pl.col("delay") >= LEAST_NS)
     late = late.join(of, on=["process", "call", "first_ns"])
     found: dict[tuple[int, int | None], Late] = {}
@@ -231,6 +254,8 @@ def _sites(trace: JobTrace, delays: pl.DataFrame) -> list[Late]:
         for stack, call, others, *values in table.select(*_LATE).iter_rows():
             delay = Late(trace.call(call), tuple(others), *values)
             key = (delay.process, stack)
+            if delay.total_ns < SHARE_OF_SPAN * between:
+                continue
             if key not in found or (_usual(delay) and not _usual(found[key])):
                 found[key] = delay
     return list(found.values())

@@ -12,8 +12,7 @@ from functools import cached_property, partial
 
 import polars as pl
 
-from disttrace_viewer.analysis import delays
-from disttrace_viewer.analysis.delays import SHARE_OF_SPAN
+from disttrace_viewer.analysis.delays import late
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.past import (
     Joined,
@@ -23,10 +22,9 @@ from disttrace_viewer.analysis.past import (
     Unwaited,
     fits,
 )
-from disttrace_viewer.analysis.sample import innermost, together
+from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.trace.model import Call, JobTrace
 from disttrace_viewer.trace.operation import GROUPED, Op, ops
-from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.trace.values import dataclass, replace
 
 PATTERNS = 50_000
@@ -77,40 +75,7 @@ class WholePast(Past):
             yield send, receive, row["times"], keys
 
     def late(self) -> Iterator[Late]:
-        trace = self.exchanges.trace
-        found = trace.operations.filter(pl.col("seq").is_not_null())
-        first, last = found["begin_ns"].min(), found["end_ns"].max()
-        known = isinstance(first, int) and isinstance(last, int)
-        span_ns = int(last) - int(first) if known else 0  # type: ignore[arg-type]
-        for kind, late in (
-            ("straggler", delays.stragglers(self.exchanges)),
-            ("late_sender", delays.late_senders(self.exchanges)),
-        ):
-            for one in late:
-                if one.total_ns < SHARE_OF_SPAN * span_ns:
-                    continue
-                clocks = {trace.processes[p].clock for p in (one.process, *one.others)}
-                apart = len(clocks) > 1
-                samples = trace.processes[one.process].samples
-                yield one._replace(
-                    kind=kind,
-                    group=trace.group_id(one.call),
-                    after=self._before(one),
-                    stacks=tuple(s.stack for s in samples if s.stack),
-                    apart=apart,
-                    error_ns=sum(trace.clocks[c].error_ns for c in clocks) if apart else 0,
-                )
-
-    def _before(self, late: Late) -> Frame | None:
-        trace = self.exchanges.trace
-        made = trace.operations.filter(
-            (pl.col("process") == late.process)
-            & (pl.col("thread") == 0)
-            & (pl.col("begin_ns") < late.first_ns)
-        )
-        if not made.height:
-            return None
-        return innermost(trace.stack(made.sort("number")["call"][-1]))
+        return late(self.exchanges)
 
     def unwaited(self) -> Iterator[Unwaited]:
         """A send that is not waited for is a habit and no fault."""
