@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from disttrace_viewer.load.discover import opened
@@ -166,15 +165,6 @@ def closure(jobs: Sequence[LaunchedJob], chosen: Iterable[str]) -> tuple[Launche
             found.add(name)
             pending.extend(by_id[name].linked)
     return tuple(job for job in jobs if job.id in found)
-
-
-def tries(jobs: Sequence[LaunchedJob], name: str) -> list[LaunchedJob]:
-    """The launches of one name, oldest first; all but the oldest one bear a number behind it."""
-    found = [j for j in jobs if j.id == name or _NUMBERED.fullmatch(j.id.removeprefix(name))]
-    return sorted(found, key=lambda job: (job.start_ns, job.index))
-
-
-_NUMBERED = re.compile(r"\.[0-9]+")
 
 
 def newest(jobs: Sequence[LaunchedJob]) -> LaunchedJob:

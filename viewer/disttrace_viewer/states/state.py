@@ -25,7 +25,6 @@ from disttrace_viewer.load.definitions import LISTED, NUMBERED, Definitions
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
-from disttrace_viewer.merge.jobs import tries
 from disttrace_viewer.merge.surveying import Survey, surveyed
 from disttrace_viewer.merge.tables import ByIdentity
 from disttrace_viewer.trace.process import Problem
@@ -377,7 +376,8 @@ def newest_try(merged: Merged, name: str) -> Merged:
     none: programs of one name, as in a sweep.
     """
     found = merged.survey
-    launches = tries(found.jobs, name)
+    named = (job for job in found.jobs if name in job.names)
+    launches = sorted(named, key=lambda job: (job.start_ns, job.index))
     over = [job for job in launches[:-1] if job.last_ns < launches[-1].start_ns]
     earlier = {found.processes[i].id for job in over for i in job.processes}
     if not earlier:
