@@ -100,8 +100,18 @@ class Exchanges:
         begin_ns end_ns error``, null where that end was not seen. Receives from any source take
         part once their source is known; until then they are in none.
         """
-        ends = self._message_operations().filter(pl.col("seq").is_not_null())
-        ends = ends.filter(pl.col("_peer").is_not_null() & pl.col("group_rank").is_not_null())
+        calls = self._calls("message").filter(
+            pl.col("group").is_not_null() & pl.col("group_rank").is_not_null()
+        )
+        wanted = calls.select("call", "op", "group", "group_rank", "peer", "tag", "backend")
+        tagged = ~pl.col("backend").is_in(sorted(ON_DEVICE)).fill_null(False)
+        ends = (
+            self.trace.operations.lazy()
+            .filter(pl.col("seq").is_not_null())
+            .join(wanted, on="call", how="inner", maintain_order="left")
+            .with_columns(_peer=pl.coalesce("peer", "source"), _tag=pl.when(tagged).then("tag"))
+            .filter(pl.col("_peer").is_not_null())
+        )
         keys = ["group", "source", "destination", "tag", "seq"]
         kept = ("process", "number", "call", "begin_ns", "end_ns", "error")
 
@@ -253,20 +263,6 @@ class Exchanges:
             .filter(pl.col("seq").is_not_null())
             .join(calls, on="call", how="inner", maintain_order="left")
             .with_columns(_EXCHANGE)
-        )
-
-    def _message_operations(self) -> pl.LazyFrame:
-        calls = self._calls("message").filter(pl.col("group").is_not_null())
-        wanted = calls.select("call", "op", "group", "group_rank", "peer", "tag", "backend")
-        return (
-            self.trace.operations.lazy()
-            .join(wanted, on="call", how="inner", maintain_order="left")
-            .with_columns(
-                pl.coalesce("peer", "source").alias("_peer"),
-                pl.when(~pl.col("backend").is_in(sorted(ON_DEVICE)).fill_null(False))
-                .then("tag")
-                .alias("_tag"),
-            )
         )
 
     def _calls(self, *kinds: str) -> pl.LazyFrame:

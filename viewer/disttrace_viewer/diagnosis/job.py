@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.diagnosis.announced import with_announced
 from disttrace_viewer.diagnosis.report import gaps_of
-from disttrace_viewer.diagnosis.verdict import Verdict, verdict
+from disttrace_viewer.diagnosis.verdict import Verdict, judge, verdict
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.mismatches import KINDS
 from disttrace_viewer.evidence.recorded import STALL_NS
@@ -248,4 +248,5 @@ def looking_back(found: Verdict, exchanges: Exchanges) -> Verdict | None:
     trace = found.case.trace
     if [p.id for p in trace.processes] != [p.id for p in exchanges.trace.processes]:
         return None
-    return found.looking_back(WholePast(exchanges, trace))
+    past = WholePast(exchanges, trace)
+    return Verdict(*judge(found.case.evidence, past), bases=found.bases)

@@ -203,10 +203,6 @@ class Verdict:
         where = {at.process: at for one in reversed(faults) for at in reversed(one.locations)}
         return Blame(of, {p: f"{at.file}:{at.line}" for p, at in where.items()})
 
-    def looking_back(self, past: Past) -> Verdict:
-        """The verdict with what is over looked at as well."""
-        return Verdict(*judge(self.case.evidence, past), bases=self.bases)
-
 
 def verdict(
     merged: Merged,

@@ -32,21 +32,17 @@ def stores_of(process: int, records: Mapping[int, Record], first: int) -> dict[i
     index = dict(zip(records, range(first, first + len(records)), strict=True))
     return {
         number: Store(
-            index[number],
-            process,
-            number,
-            record.get("type") or "?",
-            record.get("name") or None,
-            index.get(record.get("base", number), index[number]),
-            tuple(record.get("prefix") or ()),
-            record.get("host") or None,
-            record.get("port"),
-            record.get("server", False),
-            record.get("address") or None,
-            record.get("path") or None,
-            "",
-            record.get("connection"),
-            record.get("timeout"),
+            index=index[number],
+            process=process,
+            number=number,
+            type=record.get("type") or "?",
+            base=index.get(record.get("base", number), index[number]),
+            prefix=tuple(record.get("prefix") or ()),
+            server=record.get("server", False),
+            place="",
+            timeout_ns=record.get("timeout"),
+            **{name: record.get(name) or None for name in ("name", "host", "address", "path")},
+            **{name: record.get(name) for name in ("port", "connection")},
         )
         for number, record in records.items()
     }

@@ -147,9 +147,7 @@ def _state(
         for row in rows
         if OpRow.value(row, OpRow.END) is None or len(row) > OpRow.ERROR
     }
-    past = _past(reading)
-    for *_, calls_of in past:
-        used.update(calls_of)
+    history = _past(reading, used)
     process = {k: v for k, v in definitions.process.items() if k in _PROCESS}
     # A command may be anything; that a process asked to be ended is for others to know.
     if (definitions.process.get("settings") or {}).get("on_stall") == "abort":
@@ -190,9 +188,7 @@ def _state(
             *([0, *at] for at in signs.samples if at != signs.stands.get(0)),
             *([h, *at, signs.first.get((h, at[1]), at[0])] for h, at in signs.stands.items()),
         ],
-        history=None
-        if reading.history is None
-        else [[*stream, text, *first] for *stream, text, first, _ in past],
+        history=history,
         problems=[
             *([p.path, p.kind, p.sentence] for p in problems.found()),
             *([path, CUT_OFF, ""] for path in problems.cut_off),
@@ -215,22 +211,24 @@ def _met(reading: Reading) -> list[list[Any]]:
     return [[*one, list(reading.met[one])] for one in (*collectives, *messages)]
 
 
-def _past(reading: Reading) -> list[tuple[int, str | None, str, list[int], set[int]]]:
-    """Group, backend and the calls of each stream that can be packed, as text and as a set; with
-    the number of the first where each stands for itself. Of too many different ones the first call
-    of a site stands for all of it, if nothing is missing before."""
+def _past(reading: Reading, used: set[int]) -> list[list[Any]] | None:
+    """Group, backend and the calls of each stream that can be packed, which are ``used``; with the
+    number of the first where each stands for itself. Of too many different ones the first call of a
+    site stands for all of it, if nothing is missing before.
+    """
+    if reading.history is None:
+        return None
     found = []
-    for (group, backend), past in (reading.history or {}).items():
-        calls = past.all()
-        if calls is None:
-            continue
-        text = _told(calls)
-        if text is not None:
-            found.append((group, backend, text, [past.first], {*calls}))
-        elif not reading.recent:
+    for stream, past in reading.history.items():
+        calls, first = past.all(), [past.first]
+        text = None if calls is None else _told(calls)
+        if calls is not None and text is None and not reading.recent:
+            first = []
             calls = array(calls.typecode, map(reading.first_of_site.__getitem__, calls))
-            if (text := _told(calls)) is not None:
-                found.append((group, backend, text, [], {*calls}))
+            text = _told(calls)
+        if calls is not None and text is not None:
+            found.append([*stream, text, *first])
+            used |= {*calls}
     return found
 
 

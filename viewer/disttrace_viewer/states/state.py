@@ -223,20 +223,17 @@ def checked(value: object) -> State:
         )
     if lacking := [name for name in _NEEDED if name not in value]:
         raise StateError(f"is no state of a process: it lacks {', '.join(lacking[:3])}")
+    found = {name: value[name] for name in _NAMES if name in value}
     try:
-        numbered = {
+        found["numbered"] = {
             kind: {int(number): one for number, one in table.items()}
             for kind, table in value["numbered"].items()
         }
-    except (AttributeError, TypeError, ValueError) as error:
-        raise StateError("is no state of a process: its definitions bear no numbers") from error
-    found = {name: value[name] for name in _NAMES if name in value}
-    try:
         found["base"] = _path_of(found["base"])
         found["problems"] = [[*map(_path_of, one)] for one in found["problems"]]
-    except (TypeError, UnicodeError) as error:
-        raise StateError("is no state of a process: its paths are none") from error
-    return State(**{**found, "numbered": numbered})
+    except (AttributeError, TypeError, ValueError) as error:
+        raise StateError(f"is no state of a process ({error})") from error
+    return State(**found)
 
 
 def journal_of(state: State) -> Journal:
