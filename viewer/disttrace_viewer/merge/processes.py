@@ -17,6 +17,7 @@ from disttrace_viewer.trace import process as values
 from disttrace_viewer.trace.process import Clock, Frame, Process, Stack
 
 _AS_RECORDED = ("boot_id", "parent", "cwd", "pid_ns", "time_ns", "ticks")
+_AS_DEFINED = ("rank", "local_rank", "world_size", "attempt", "versions", "env")
 _NO_SAMPLES: dict[int, values.StackSample] = {}
 _NO_THREADS: dict[int, str] = {}
 
@@ -173,21 +174,18 @@ def process_of(
     handled = {item.get("h", 0): item for item in listed["handling"]}
     start_ns = record.get("start_ns", to_unix(clocks[clock], t0))
     ended = definitions.exit
+    known: dict[str, Any] = {name: record.get(name) for name in _AS_RECORDED}
+    known |= {name: getattr(definitions, name) for name in _AS_DEFINED}
     return Process(
         id=journal.id,
         index=index,
         job=record.get("job") or named.get("job") or journal.id,
         role=definitions.role or "unknown",
-        rank=definitions.rank,
-        local_rank=definitions.local_rank,
-        world_size=definitions.world_size,
         host=record.get("host") or named.get("host") or "?",
         pid=record.get("pid", number_in(named.get("pid"))),
-        attempt=definitions.attempt,
         argv=tuple(record.get("argv") or ()),
         start_ns=start_ns,
         last_ns=max(start_ns, to_unix(clocks[clock], t0 + definitions.last_t)),
-        heartbeat_ns=None,
         exit=None if ended is None else made(values.Exit, ended, how=ended.get("how") or "?"),
         failures=tuple(map(failure, listed["failure"])),
         handling=tuple(failure(item) for item in handled.values() if "type" in item),
@@ -197,7 +195,6 @@ def process_of(
         }
         or _NO_THREADS,
         latest_samples=_NO_SAMPLES,
-        samples=(),
         notes=tuple(item.get("text") or "" for item in listed["note"]),
         dropped=tuple(
             made(values.Dropped, item, to_ns=unix(item, "to_t") if "to_t" in item else None)
@@ -214,17 +211,12 @@ def process_of(
             )
             for item in listed["worker"]
         ),
-        told=None,  # the launcher's journal says it, once all are read
         node=next((item["node"] for item in listed["rendezvous"] if "node" in item), None),
-        versions=definitions.versions,
-        env=definitions.env,
+        **known,
         settings=record.get("settings") or NONE,
-        damage=(),
-        losses=(),
         paths=journal.files.paths,
         clock=clock,
         t0=t0,
-        **{name: record.get(name) for name in _AS_RECORDED},
         source=definitions.source.get("kind") or values.JOURNAL,
         lacks=frozenset(definitions.source.get("lacks") or ()),
         reports=tuple(one for one in definitions.source.get("reports") or () if "kind" in one),

@@ -213,7 +213,7 @@ class Unreduced(NamedTuple):
     """Whether another model was used next."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """One traced process; ``index`` is its place in ``Trace.processes``."""
 
@@ -235,20 +235,20 @@ class Process:
     start_ns: int
     last_ns: int
     """Newest sign of life: of any record that bears a time, heartbeats included."""
-    heartbeat_ns: int | None
+    heartbeat_ns: int | None = None
     exit: Exit | None
     failures: tuple[Failure, ...]
     threads: Mapping[int, str]
     """Names by the journal's numbers (0 opened the journal)."""
     latest_samples: Mapping[int, StackSample]
     """The latest sample per thread number."""
-    samples: tuple[StackSample, ...]
+    samples: tuple[StackSample, ...] = ()
     """Every stack sample of the main thread, by time."""
     notes: tuple[str, ...]
     """What of disttrace itself failed in it, or was left out."""
     dropped: tuple[Dropped, ...]
     workers: tuple[Worker, ...]
-    told: Worker | None
+    told: Worker | None = None
     """How it ended, by the word of the traced process that launched it; null: not a word."""
     node: str | None
     """What torchrun's rendezvous calls the agent's node."""
@@ -257,9 +257,9 @@ class Process:
     env: Mapping[str, str]
     """The rank variables present at start: inherited by children, so claims and no facts."""
     settings: Mapping[str, Any]
-    damage: tuple[str, ...]
+    damage: tuple[str, ...] = ()
     """Sentences of the problems in this process's own files."""
-    losses: tuple[str, ...]
+    losses: tuple[str, ...] = ()
     """Sentences about what is lost of its journal: what is in no record may have happened."""
     paths: tuple[str, ...]
     clock: int
