@@ -36,6 +36,8 @@ _UNDEFINED = -1
 def _numbers(rows: pl.DataFrame, number: Callable[..., int]) -> pl.Series:
     """What ``number`` gives for each row; null where a value is."""
     distinct = rows.drop_nulls().unique(maintain_order=True)
+    if distinct.is_empty():
+        return pl.repeat(None, rows.height, dtype=pl.UInt32, eager=True)
     found = pl.Series("_number", map(number, *distinct.iter_columns()), dtype=pl.UInt32)
     numbered = distinct.with_columns(found)
     return rows.join(numbered, on=rows.columns, how="left", maintain_order="left")["_number"]
