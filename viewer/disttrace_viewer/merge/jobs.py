@@ -63,18 +63,11 @@ def ties(
     """
     union = Union(len(processes))
     index = {p.id: p.index for p in processes}
-    children: dict[str, list[Process]] = {}
-    sent: dict[tuple[str | None, ...], list[int]] = {}
-    for process in processes:
-        if process.parent is not None and not process.is_agent:
-            children.setdefault(process.parent, []).append(process)
-        if _address(process) is not None:
-            sent.setdefault(_address(process) or (), []).append(process.index)
-    for parent, of in children.items():
-        if len({_address(p) for p in of} - {None}) < 2:
-            union.join([*(p.index for p in of), *([index[parent]] if parent in index else [])])
+    for parent, of in _same(processes, lambda p: None if p.is_agent else p.parent).items():
+        if len({_address(processes[i]) for i in of} - {None}) < 2:
+            union.join([*of, *([index[str(parent)]] if parent in index else [])])
     for together in (
-        *sent.values(),
+        *_same(processes, _address).values(),
         *(place.processes for place in places),
         *([member.process for member in group.members] for group in groups),
     ):
@@ -94,11 +87,8 @@ def circles(processes: Sequence[Process], places: Sequence[Place]) -> list[int]:
     union = families(processes)
     for place in places:
         union.join(place.processes)
-    named: dict[str, list[int]] = {}
-    for process in processes:
-        named.setdefault(process.job, []).append(process.index)
-    for members in named.values():
-        union.join(members)
+    for named in _same(processes, lambda p: p.job).values():
+        union.join(named)
     return union.all()
 
 
@@ -107,7 +97,6 @@ def jobs_of(
     places: Sequence[Place],
     groups: Sequence[Group],
     lives: Sequence[Life],
-    sources: Sequence[str],
     orphans: Collection[int],
     modified_ns: Sequence[int],
     called: Mapping[str, str],
@@ -124,16 +113,15 @@ def jobs_of(
     launch of a name stays the second where the first one was left out.
     """
     union, tied = families(processes), ties(processes, places, groups)
-    for members in _launches(processes, groups, lives, sources):
+    for members in _launches(processes, groups, lives):
         for part in _apart(members, processes, tied):
             union.join(part)
     for pair in _assigned(processes, orphans, modified_ns).items():
         union.join(pair)
-    sets: dict[int, list[int]] = {}
-    for index, root in enumerate(union.all()):
-        sets.setdefault(root, []).append(index)
+    roots = union.all()
     ordered = sorted(
-        sets.values(), key=lambda m: (min(processes[i].start_ns for i in m), processes[m[0]].id)
+        _same(processes, lambda p: roots[p.index]).values(),
+        key=lambda m: (min(processes[i].start_ns for i in m), processes[m[0]].id),
     )
     names = _names([_told(members, orphans) for members in ordered], processes, called)
     of_process = {i: number for number, members in enumerate(ordered) for i in members}
@@ -173,16 +161,9 @@ def newest(jobs: Sequence[LaunchedJob]) -> LaunchedJob:
 
 
 def _launches(
-    processes: Sequence[Process],
-    groups: Sequence[Group],
-    lives: Sequence[Life],
-    sources: Sequence[str],
+    processes: Sequence[Process], groups: Sequence[Group], lives: Sequence[Life]
 ) -> Iterator[list[int]]:
-    for together in _same(processes, lambda p: _scheduled(p, sources)).values():
-        of_launch: dict[object, list[int]] = {}
-        for index in together:
-            of_launch.setdefault(lives[index].launch, []).append(index)
-        yield from of_launch.values()
+    yield from _same(processes, lambda p: lives[p.index].launch).values()
     for group in groups:
         if group.default and group.place is not None:
             yield [m.process for m in group.members if _claims(processes[m.process])]
@@ -205,11 +186,9 @@ def _apart(
     """The parts of a launch that nothing joins and that wait for none: all ranks are there. The
     rest may belong together and not have met yet; what has no rank belongs to the only such part.
     """
-    parts: dict[int, list[int]] = {}
-    for index in launch:
-        parts.setdefault(tied[index], []).append(index)
-    ranks: dict[int, set[int | None]] = {root: set() for root in parts}
-    worlds: dict[int, int] = {}
+    parts = _same([processes[i] for i in launch], lambda p: tied[p.index])
+    ranks: dict[Hashable, set[int | None]] = {root: set() for root in parts}
+    worlds: dict[Hashable, int] = {}
     for one in processes:
         root = tied[one.index]
         if one.is_rank and root in parts:

@@ -95,7 +95,7 @@ def surveyed(
     ids = [opened(place)[0].definitions.group_id(number) or "" for place, number in firsts]
     groups = tables.named(groups, processes, ids)
     jobs = launching.jobs_of(
-        processes, places, groups, lives, sources, frozenset(orphans), modified, called or {}
+        processes, places, groups, lives, frozenset(orphans), modified, called or {}
     )
     moved = aligned(clocks, processes, group_index, groups, met)
     known = launching.with_jobs(processes, jobs)
