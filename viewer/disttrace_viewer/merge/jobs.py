@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from disttrace_viewer.load.discover import opened
 from disttrace_viewer.load.journals import in_name
 from disttrace_viewer.load.problems import ViewerError
-from disttrace_viewer.merge.launches import Union, families, launches
+from disttrace_viewer.merge.launches import Union, families, launches, same
 from disttrace_viewer.merge.store_servers import Life
 from disttrace_viewer.trace.model import Group, LaunchedJob, Place
 from disttrace_viewer.trace.plain_text import plain
@@ -27,7 +27,7 @@ def by_launch(
     """The lives, each with the launch that it is of, where the job has a name."""
     roots = families(processes).all()
     found = list(lives)
-    for name, together in _same(processes, lambda p: _scheduled(p, sources)).items():
+    for name, together in same(processes, lambda p: _scheduled(p, sources)).items():
         for number, launch in enumerate(launches(processes, roots, lives, together)):
             attempts = _attempts([processes[i] for i in launch], roots)
             for index in launch:
@@ -63,11 +63,11 @@ def ties(
     """
     union = Union(len(processes))
     index = {p.id: p.index for p in processes}
-    for parent, of in _same(processes, lambda p: None if p.is_agent else p.parent).items():
+    for parent, of in same(processes, lambda p: None if p.is_agent else p.parent).items():
         if len({_address(processes[i]) for i in of} - {None}) < 2:
-            union.join([*of, *([index[str(parent)]] if parent in index else [])])
+            union.join([*of, *([index[parent]] if parent in index else [])])
     for together in (
-        *_same(processes, _address).values(),
+        *same(processes, _address).values(),
         *(place.processes for place in places),
         *([member.process for member in group.members] for group in groups),
     ):
@@ -87,7 +87,7 @@ def circles(processes: Sequence[Process], places: Sequence[Place]) -> list[int]:
     union = families(processes)
     for place in places:
         union.join(place.processes)
-    for named in _same(processes, lambda p: p.job).values():
+    for named in same(processes, lambda p: p.job).values():
         union.join(named)
     return union.all()
 
@@ -120,7 +120,7 @@ def jobs_of(
         union.join(pair)
     roots = union.all()
     ordered = sorted(
-        _same(processes, lambda p: roots[p.index]).values(),
+        same(processes, lambda p: roots[p.index]).values(),
         key=lambda m: (min(processes[i].start_ns for i in m), processes[m[0]].id),
     )
     names = _names([_told(members, orphans) for members in ordered], processes, called)
@@ -163,12 +163,12 @@ def newest(jobs: Sequence[LaunchedJob]) -> LaunchedJob:
 def _launches(
     processes: Sequence[Process], groups: Sequence[Group], lives: Sequence[Life]
 ) -> Iterator[list[int]]:
-    yield from _same(processes, lambda p: lives[p.index].launch).values()
+    yield from same(processes, lambda p: lives[p.index].launch).values()
     for group in groups:
         if group.default and group.place is not None:
             yield [m.process for m in group.members if _claims(processes[m.process])]
     roots = families(processes).all()
-    for together in _same(processes, _program).values():
+    for together in same(processes, _program).values():
         together.sort(key=lambda i: processes[i].start_ns)
         runs: list[list[int]] = [[]]
         for index in together:
@@ -186,7 +186,7 @@ def _apart(
     """The parts of a launch that nothing joins and that wait for none: all ranks are there. The
     rest may belong together and not have met yet; what has no rank belongs to the only such part.
     """
-    parts = _same([processes[i] for i in launch], lambda p: tied[p.index])
+    parts = same([processes[i] for i in launch], lambda p: tied[p.index])
     ranks: dict[Hashable, set[int | None]] = {root: set() for root in parts}
     worlds: dict[Hashable, int] = {}
     for one in processes:
@@ -212,10 +212,7 @@ def _assigned(
     processes: Sequence[Process], orphans: Collection[int], modified_ns: Sequence[int]
 ) -> dict[int, int]:
     """The process that each orphan goes with: of its job by name, and last written at its time."""
-    named: dict[str, list[int]] = {}
-    for process in processes:
-        if process.index not in orphans:
-            named.setdefault(in_name(process.job), []).append(process.index)
+    named = same([p for p in processes if p.index not in orphans], lambda p: in_name(p.job))
     found = {}
     for orphan in sorted(orphans):
         name = in_name(processes[orphan].job)
@@ -223,17 +220,6 @@ def _assigned(
         others = named.setdefault(name, [orphan])
         at = modified_ns[orphan]
         found[orphan] = min(others, key=lambda i: (abs(modified_ns[i] - at), i))
-    return found
-
-
-def _same(
-    processes: Sequence[Process], key: Callable[[Process], Hashable]
-) -> Mapping[Hashable, list[int]]:
-    found: dict[Hashable, list[int]] = {}
-    for process in processes:
-        value = key(process)
-        if value is not None:
-            found.setdefault(value, []).append(process.index)
     return found
 
 

@@ -14,11 +14,14 @@ other one lacks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from disttrace_viewer.merge.store_servers import SLACK_NS, Life
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.trace.values import dataclass, field
+
+K = TypeVar("K", bound=Hashable)
 
 
 class Union:
@@ -48,18 +51,20 @@ def families(processes: Sequence[Process]) -> Union:
     """Processes by the traced one from which they descend; an agent begins a family."""
     index = {p.id: p.index for p in processes}
     union = Union(len(processes))
-    unseen: dict[str, list[int]] = {}
-    for process in processes:
-        if process.parent is None or process.is_agent:
-            continue
-        if process.parent in index:
-            union.join((process.index, index[process.parent]))
-        else:
-            # The parent left no journal; its children are siblings all the same.
-            unseen.setdefault(process.parent, []).append(process.index)
-    for siblings in unseen.values():
-        union.join(siblings)
+    for parent, of in same(processes, lambda p: None if p.is_agent else p.parent).items():
+        # If the parent left no journal, its children are siblings all the same.
+        union.join([*of, *([index[parent]] if parent in index else [])])
     return union
+
+
+def same(processes: Iterable[Process], key: Callable[[Process], K | None]) -> dict[K, list[int]]:
+    """The processes (by index) that have a key in common; None is none."""
+    found: dict[K, list[int]] = {}
+    for process in processes:
+        value = key(process)
+        if value is not None:
+            found.setdefault(value, []).append(process.index)
+    return found
 
 
 APART_NS = 60_000_000_000

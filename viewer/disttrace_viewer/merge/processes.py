@@ -13,6 +13,7 @@ from disttrace_viewer.load.definitions import NONE, number_in
 from disttrace_viewer.load.journals import Journal, in_name
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import UNKNOWN_NS, to_unix
+from disttrace_viewer.merge.launches import same
 from disttrace_viewer.trace import process as values
 from disttrace_viewer.trace.process import Clock, Frame, Process, Stack
 
@@ -80,12 +81,13 @@ def _became(processes: list[Process]) -> None:
     among the ranks, and what is said of the process by those that launched it, is the last one's.
     A process that switched tracing off and on again has two journals of one program.
     """
-    same: dict[tuple[object, ...], list[Process]] = {}
-    for process in processes:
-        named = (process.boot_id, process.pid_ns, process.time_ns, process.pid, process.ticks)
-        if None not in (process.boot_id, process.pid_ns, process.pid, process.ticks):
-            same.setdefault(named, []).append(process)
-    for found in same.values():
+
+    def identity(p: Process) -> tuple[object, ...] | None:
+        known = (p.boot_id, p.pid_ns, p.pid, p.ticks)
+        return None if None in known else (*known, p.time_ns)
+
+    for indices in same(processes, identity).values():
+        found = [processes[i] for i in indices]
         if len(found) < 2:
             continue
         found.sort(key=lambda process: process.t0)
