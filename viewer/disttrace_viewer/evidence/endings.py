@@ -63,19 +63,10 @@ class Endings(Recorded):
         }
 
     @cached_property
-    def _refused(self) -> tuple[Op, ...]:
-        return tuple(op for failed in self.failed.values() for op in failed if op.refused)
-
-    @cached_property
     def raised_in_call(self) -> tuple[Op, ...]:
         """Collectives that had begun and raised in their call, each under its number."""
-        return tuple(op for op in self._refused if None not in (op.seq, op.call.group))
-
-    @cached_property
-    def raised_messages(self) -> tuple[Op, ...]:
-        """P2P operations that raised in their call because of others; they have no number."""
-        messages = (op for op in self._refused if op.call.kind == "message")
-        return tuple(op for op in messages if because_of_others(op))
+        refused = (op for failed in self.failed.values() for op in failed if op.refused)
+        return tuple(op for op in refused if None not in (op.seq, op.call.group))
 
     @cached_property
     def _exchanged(self) -> Mapping[int, int]:

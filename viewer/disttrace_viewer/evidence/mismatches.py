@@ -309,8 +309,15 @@ def unfitting(members: Members) -> list[Pair]:
 
 
 def _pairs(members: Members) -> list[Pair]:
-    read = _BY_PAIRS.get(next(iter(members.values())).call.op)
-    return [] if read is None else list(read(members))
+    root = next((m.call.root for m in members.values() if m.call.root is not None), None)
+    sides = {rank: _sides(op, rank, root, len(members)) for rank, op in members.items()}
+    return [
+        Pair(one, two, sent[two], taken[one])
+        for one, (sent, _) in sides.items()
+        if sent
+        for two, (_, taken) in sides.items()
+        if two in sent and one in taken
+    ]
 
 
 def _blamed(pairs: Iterable[Pair], size: int) -> frozenset[int]:
@@ -324,14 +331,11 @@ def _blamed(pairs: Iterable[Pair], size: int) -> frozenset[int]:
 
 def _slots_fit(members: Members) -> bool:
     """Whether each output slot of all members has the size of that member's input."""
-    inputs = {r: _counts(m) for r, m in members.items()}
+    inputs = {r: sum(c) for r, m in members.items() if (c := _counts(m)) is not None}
     for member in members.values():
         slots = _outputs(member)
-        if slots is None:
+        if slots is None or any(r < len(slots) and slots[r] != n for r, n in inputs.items()):
             return False
-        for rank, given in inputs.items():
-            if given is not None and rank < len(slots) and slots[rank] != sum(given):
-                return False
     return True
 
 
@@ -351,71 +355,33 @@ class Pair:
         return self.sent == self.taken
 
 
-Pairs = Iterator[Pair]
+Room = Mapping[int, int]
 
 
-def _root(members: Members) -> tuple[int, Op] | None:
-    root = next((m.call.root for m in members.values() if m.call.root is not None), None)
-    return (root, members[root]) if root is not None and root in members else None
+def _sides(op: Op, rank: int, root: int | None, size: int) -> tuple[Room, Room]:
+    """What a member sends to each other one, and makes room for from each, by group rank."""
+    counts = _counts(op) or ()
+    inputs, outputs = dict(enumerate(counts)), dict(enumerate(_outputs(op) or ()))
+    whole = {root: sum(counts)} if counts and root is not None else {}
+    if op.call.op == "gather":
+        return whole, outputs if rank == root else {}
+    if op.call.op == "scatter":
+        return (inputs, {}) if rank == root else ({}, whole)
+    if op.call.op == "all_to_all":
+        return inputs, outputs
+    return _splits(op, size) if op.call.op == "all_to_all_single" else ({}, {})
 
 
-def _gather(members: Members) -> Pairs:
-    rooted = _root(members)
-    slots = _outputs(rooted[1]) if rooted else None
-    for rank, member in members.items():
-        given = _counts(member)
-        if rooted and slots and given is not None and rank < len(slots):
-            yield Pair(rank, rooted[0], sum(given), slots[rank])
-
-
-def _scatter(members: Members) -> Pairs:
-    rooted = _root(members)
-    slots = _counts(rooted[1]) if rooted else None
-    for rank, member in members.items():
-        given = _counts(member)
-        if rooted and slots and given and rank != rooted[0] and rank < len(slots):
-            yield Pair(rooted[0], rank, slots[rank], sum(given))
-
-
-def _each_to_each(sides: Mapping[int, tuple[Sequence[int] | None, Sequence[int] | None]]) -> Pairs:
-    """Of what each member sends to all of them, and makes room for from all of them."""
-    for one, (sent, _) in sides.items():
-        for two, (_, taken) in sides.items():
-            if sent and taken and two < len(sent) and one < len(taken):
-                yield Pair(one, two, sent[two], taken[one])
-
-
-_BY_PAIRS: Mapping[str, Callable[[Members], Pairs]] = {
-    "gather": _gather,
-    "scatter": _scatter,
-    "all_to_all": lambda of: _each_to_each(
-        {r: (_counts(op), _outputs(op)) for r, op in of.items()}
-    ),
-    "all_to_all_single": lambda of: _each_to_each(
-        {rank: _splits(op, len(of)) for rank, op in of.items()}
-    ),
-}
-
-
-def _splits(op: Op, size: int) -> tuple[list[int] | None, list[int] | None]:
+def _splits(op: Op, size: int) -> tuple[Room, Room]:
     """Rows to each and from each member; even where no split sizes were passed."""
     splits = op.call.signature.splits
     if not isinstance(splits, list) or len(splits) != 2:
-        return None, None
+        return {}, {}
     output = op.call.args.get("output_shapes")
-    shapes = (
-        op.call.shapes[0] if op.call.shapes else None,
-        output[0] if isinstance(output, list) and output else None,
-    )
-    sides: list[list[int] | None] = []
-    for given, shape in zip(splits, shapes, strict=True):
-        if given:
-            sides.append(given)
-        elif shape:
-            sides.append([shape[0] // size] * size)
-        else:
-            sides.append(None)
-    return sides[0], sides[1]
+    shapes = (op.call.shapes, output if isinstance(output, list) else None)
+    even = ([shape[0][0] // size] * size if shape and shape[0] else [] for shape in shapes)
+    sent, taken = (given or rows for given, rows in zip(splits, even, strict=True))
+    return dict(enumerate(sent)), dict(enumerate(taken))
 
 
 def _shape_words(op: Op) -> str | None:

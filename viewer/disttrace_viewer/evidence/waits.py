@@ -8,8 +8,9 @@ possible sender, a key for the one that sets it, a constructor of a group for it
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from typing import Any
 
 from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream, together
@@ -30,7 +31,7 @@ from disttrace_viewer.evidence.wait import (
     late_by_ns,
 )
 from disttrace_viewer.trace.model import Stream
-from disttrace_viewer.trace.operation import Op, is_closed
+from disttrace_viewer.trace.operation import Op, because_of_others, is_closed
 
 
 def waits(
@@ -174,17 +175,16 @@ def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
         return
     inside = _inside(evidence, numbered)
     # All who wait in one share what it lacks, as one object: members may be thousands.
-    shared: dict[tuple[Stream, int], tuple[Wait, Mapping[int, int]]] = {}
+    shared: dict[Hashable, tuple[Wait, Mapping[int, int]]] = {}
     for op in numbered:
-        key = op.call.stream, op.seq or 0
+        group, backend = op.call.stream
+        key = (COLLECTIVE, group, backend, op.seq or 0)
         if key not in shared:
-            wait = _collective(evidence, op, inside[key])
+            size = evidence.trace.groups[group or 0].size or 0
+            wait = _exchange(evidence, op, key, inside[op.call.stream, op.seq or 0], range(size))
             shared[key] = wait, dict(wait.lateness)
         wait, late = shared[key]
-        if op.process in late:
-            yield replace(wait, op=op, targets=(), absent=(), late_ns=late[op.process])
-        else:
-            yield replace(wait, op=op)
+        yield _of(wait, op, late)
 
 
 def _inside(
@@ -205,9 +205,11 @@ def _inside(
     return found
 
 
-def _collective(evidence: Evidence, op: Op, inside: Mapping[int, Op]) -> Wait:
-    group, backend = op.call.stream
-    assert group is not None
+def _exchange(
+    evidence: Evidence, op: Op, key: tuple[Any, ...], inside: Mapping[int, Op], ranks: Iterable[int]
+) -> Wait:
+    """What an exchange lacks: those of ``ranks`` who are not ``inside``, or came too late."""
+    assert op.call.group is not None
     first = given_up(inside.values())
     late = {
         rank: by_ns
@@ -218,17 +220,24 @@ def _collective(evidence: Evidence, op: Op, inside: Mapping[int, Op]) -> Wait:
     }
     late |= {rank: by_ns for rank, one in inside.items() if (by_ns := _left(evidence, one, inside))}
     in_time = {rank: one.process for rank, one in inside.items() if rank not in late}
-    size = evidence.trace.groups[group].size or 0
-    targets, absent = _resolve(evidence, group, [r for r in range(size) if r not in in_time])
+    missing = [rank for rank in ranks if rank not in in_time]
+    targets, absent = _resolve(evidence, op.call.group, missing)
     return Wait(
         op,
-        COLLECTIVE,
-        (COLLECTIVE, group, backend, op.seq or 0),
+        key[0],
+        key,
         targets,
         absent,
         arrived=tuple(sorted({*in_time.values()})),
         lateness=tuple((inside[rank].process, by_ns) for rank, by_ns in sorted(late.items())),
     )
+
+
+def _of(wait: Wait, op: Op, late: Mapping[int, int]) -> Wait:
+    """The wait of another one in the same exchange; who came too late waits for none."""
+    if op.process in late:
+        return replace(wait, op=op, targets=(), absent=(), late_ns=late[op.process])
+    return replace(wait, op=op)
 
 
 def _left(evidence: Evidence, op: Op, inside: Mapping[int, Op]) -> int:
@@ -302,70 +311,45 @@ def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
     for found in chosen:
         without = _lacking(evidence, found, held)
         op, group = without[0], without[0].call.group
-        if (
-            len({one.peer for one in without}) > 1
-            and "older" in evidence.trace.processes[op.process].lacks
-        ):
+        several = len({one.peer for one in without}) > 1
+        if group is None:
+            yield _alone(op)
+        elif several and "older" in evidence.trace.processes[op.process].lacks:
             # Which of them are through with theirs, a ring that was overwritten does not tell.
-            ends = [_one_end(evidence, one, ("message", *one.id)) for one in without]
+            ends = [_message(evidence, one, held) for one in without]
             targets = tuple(dict.fromkeys(t for end in ends for t in end.targets))
             absent = tuple(dict.fromkeys(r for end in ends for r in end.absent))
             yield replace(ends[0], targets=targets, absent=absent, any_of=True)
-            continue
-        if group is None:
-            yield _alone(op)
-            continue
-        if op.peer is None:
+        elif op.peer is None:
             size = evidence.trace.groups[group].size or 0
-            others = [m.rank for m in evidence.trace.groups[group].members]
-            mine = next((r for r in others if evidence.process_of(group, r or 0) == op.process), -1)
-            senders = [r for r in range(size) if r != mine]
+            senders = [rank for rank in range(size) if rank != op.call.group_rank]
             targets, absent = _resolve(evidence, group, senders)
-            yield Wait(op, MESSAGE, ("message", *op.id), targets, absent, any_of=True)
-            continue
-        stream, partner = message_stream(op), evidence.sample.other_end(op)
-        key = ("message", *op.id)
-        if stream is not None and op.seq is not None:
-            key = ("message", *stream, op.seq)  # type: ignore[assignment]
-        if partner is None:
-            yield _one_end(evidence, op, key)
-            continue
-        other = partner.process
-        # One end had given up before the other was posted: they have not met.
-        theirs = late_by_ns(evidence, op, partner) if op.error else 0
-        mine = _left(evidence, op, {0: partner})
-        if partner.error is not None:
-            mine = late_by_ns(evidence, partner, op)
-        if theirs:
-            yield Wait(
-                op, MESSAGE, key, (other,), arrived=(op.process,), lateness=((other, theirs),)
-            )
-        elif mine:
-            yield Wait(op, MESSAGE, key, arrived=(other,), late_ns=mine)
-        elif partner.id in held:
-            yield Wait(op, MESSAGE, key, (other,), arrived=(op.process,))
+            yield Wait(op, MESSAGE, (MESSAGE, *op.id), targets, absent, any_of=True)
         else:
-            yield Wait(op, MESSAGE, key, arrived=(op.process, other))
+            yield _message(evidence, op, held)
 
 
-def _one_end(evidence: Evidence, op: Op, key: Hashable) -> Wait:
-    """A message whose other end was not posted, or raised late: it has no number, but a peer."""
-    assert op.call.group is not None
-    assert op.peer is not None
-    for other in evidence.raised_messages:
-        if _faces(op, other) and other.begin_ns - (op.end_ns or other.begin_ns) > LATE_NS:
-            by_ns = other.begin_ns - (op.end_ns or 0)
-            return Wait(
-                op, MESSAGE, key, (other.process,), arrived=(op.process,),
-                lateness=((other.process, by_ns),),
-            )  # fmt: skip
-    if op.refused:
-        for other in (o for broken in evidence.broken.values() for o in broken):
-            if _faces(op, other) and op.begin_ns - (other.end_ns or op.begin_ns) > LATE_NS:
-                late_ns = op.begin_ns - (other.end_ns or 0)
-                return Wait(op, MESSAGE, key, arrived=(other.process,), late_ns=late_ns)
-    targets, absent = _resolve(evidence, op.call.group, [op.peer])
-    return Wait(op, MESSAGE, key, targets, absent, arrived=(op.process,))
+def _message(evidence: Evidence, op: Op, held: Set[tuple[int, int]]) -> Wait:
+    """A message is an exchange of two; one end has no number where it raised in its call."""
+    peer, stream = op.peer or 0, message_stream(op)
+    key = (MESSAGE, *(op.id if stream is None or op.seq is None else (*stream, op.seq)))
+    partner = evidence.sample.other_end(op) or _raised_end(evidence, op)
+    inside = {-1: op}
+    if partner is not None and partner.id not in held:
+        inside[peer] = partner
+    wait = _exchange(evidence, op, key, inside, [peer])
+    return _of(wait, op, dict(wait.lateness))
+
+
+def _raised_end(evidence: Evidence, op: Op) -> Op | None:
+    """The other end of a message, if one of both raised in its call, long after the other had."""
+    for other in (one for failed in evidence.failed.values() for one in failed):
+        if _faces(op, other) and (other.refused or op.refused) and because_of_others(other):
+            after = other.begin_ns - (op.end_ns or other.begin_ns)
+            before = op.begin_ns - (other.end_ns or op.begin_ns)
+            if max(after, before) > LATE_NS:
+                return other
+    return None
 
 
 def _alone(op: Op) -> Wait:

@@ -9,7 +9,6 @@ from itertools import groupby
 from disttrace_viewer.analysis.past import Misfit, fits
 from disttrace_viewer.analysis.sample import (
     STAND_IN,
-    Lines,
     Site,
     branch,
     frame,
@@ -25,6 +24,7 @@ from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside, swallowed
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few, number, parameters, unusual
 
@@ -53,18 +53,14 @@ def _finding(case: Case, found: Disagreement) -> RuleFinding:
         scope = Scope()
     odd = sorted(found.odd)
     apart = _parameters(found) if found.kind == "shape_mismatch" else {}
-    others = _lines_of_others(found)
-    callers = (
-        (op.process, caller)
-        for rank, op in sorted(found.members.items())
-        if (caller := branch(op, others[found.values.get(rank)])) is not None
-    )
+    callers = _callers(found)
+    lines = {r: sentences.line_of(op, callers.get(r)) for r, op in found.members.items()}
     return RuleFinding(
         kind=found.kind,
-        callers=tuple((process, sentences.place(caller)) for process, caller in callers),
+        callers=tuple((found.members[r].process, sentences.place(at)) for r, at in callers.items()),
         summary=" ".join(
             [
-                summary(case, found, others),
+                summary(case, found, lines),
                 *(_of_module(case.trace, found.members[r], *names) for r, names in apart.items()),
             ]
         ),
@@ -74,7 +70,7 @@ def _finding(case: Case, found: Disagreement) -> RuleFinding:
             (not case.certain_journals(members), sentences.NOT_WHOLE),
             (len(found.odd) > 1, sentences.MAJORITY),
         ),
-        hint=hint(case, found),
+        hint=hint(case, found, lines),
         culprits=tuple(found.members[r].process for r in odd if r in found.members),
         waiting=tuple(
             op.process
@@ -251,12 +247,12 @@ _WHAT = {
 }
 
 
-def summary(case: Case, found: Disagreement, others: Mapping[str | None, Lines]) -> str:
+def summary(case: Case, found: Disagreement, lines: Mapping[int, str]) -> str:
     """The sides, odd ones first: ``rank 0 all_gather (a.py:3), ranks 1, 2 all_reduce (a.py:7)``."""
     trace = case.trace
     brought = sorted(found.values.keys() & found.members, key=lambda r: (r not in found.odd, r))
     sides = together(
-        (_value(case, found, rank, others), found.members[rank].process) for rank in brought
+        (_value(case, found, rank, lines[rank]), found.members[rank].process) for rank in brought
     )
     text = _by_pairs(case, found) or few(
         [
@@ -300,7 +296,7 @@ def _by_pairs(case: Case, found: Disagreement) -> str:
     return f"{call}, in which {few(text_of)}"
 
 
-def hint(case: Case, found: Disagreement) -> str:
+def hint(case: Case, found: Disagreement, lines: Mapping[int, str]) -> str:
     """What to look for."""
     if found.raced:
         return (
@@ -309,7 +305,7 @@ def hint(case: Case, found: Disagreement) -> str:
         )
     if (one := _one_call(case, found)) is not None:
         return one
-    apart = _two_lines(found)
+    apart = _two_lines(found, lines)
     if found.kind in ("shape_mismatch", "dtype_mismatch") and apart is not None:
         return (
             f"The call at {apart[0]} met another one, at {apart[1]}: look for a call that one"
@@ -325,39 +321,36 @@ def hint(case: Case, found: Disagreement) -> str:
     return _WHAT[found.kind][1]
 
 
-def _two_lines(found: Disagreement) -> tuple[str, str] | None:
+def _two_lines(found: Disagreement, lines: Mapping[int, str]) -> tuple[str, str] | None:
     """The line of those who differ and that of the others, where each side has one of its own."""
-    sides: dict[str, set[bool]] = {}
-    others = _lines_of_others(found)
-    for rank in sorted(found.members, key=lambda r: (r not in found.odd, r)):
-        op = found.members[rank]
-        line = sentences.line_of(op, branch(op, others[found.values.get(rank)]))
-        sides.setdefault(line, set()).add(rank in found.odd)
-    if len(sides) != 2 or any(len(side) > 1 for side in sides.values()):
+    order = sorted(lines, key=lambda r: (r not in found.odd, r))
+    sides = together((lines[rank], rank in found.odd) for rank in order)
+    if len(sides) != 2 or any(len({*side}) > 1 for side in sides.values()):
         return None
     first, second = sides
     return first, second
 
 
-def _lines_of_others(found: Disagreement) -> dict[str | None, Lines]:
-    """By what some brought the lines of those who brought anything else."""
+def _callers(found: Disagreement) -> dict[int, Frame]:
+    """By rank the caller's line at which it parted from those who brought anything else."""
     sides = together((found.values.get(rank), op) for rank, op in found.members.items())
-    return {
+    others = {
         value: lines_of(op for other, ops in sides.items() if other != value for op in ops)
         for value in sides
     }
+    of = {r: branch(op, others[found.values.get(r)]) for r, op in sorted(found.members.items())}
+    return {rank: caller for rank, caller in of.items() if caller is not None}
 
 
-def _value(case: Case, found: Disagreement, rank: int, others: Mapping[str | None, Lines]) -> str:
+def _value(case: Case, found: Disagreement, rank: int, line: str) -> str:
     op, value = found.members[rank], found.values[rank]
-    inside = sentences.inside(case.evidence.within(op))
-    at = f"({sentences.line_of(op, branch(op, others[value]))})"
+    call = f"{op.call.named}{sentences.inside(case.evidence.within(op))}"
     if found.kind == "op_mismatch":
-        return f"{op.call.named}{inside} {at}"
+        return f"{call} ({line})"
     if found.kind == "root_mismatch":
         root = case.trace.groups[found.group].global_rank(int(value))
         value = f"root {value if root is None else root}"
-    return f"{op.call.named}{inside} with {value} {at}"
+    return f"{call} with {value} ({line})"
 
 
 def find_messages(case: Case) -> Iterator[RuleFinding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from disttrace_viewer.analysis.sample import site, together
+from disttrace_viewer.analysis.sample import message_stream, site, together
 from disttrace_viewer.evidence.rendezvous import LATE_NS
 from disttrace_viewer.evidence.wait import COLLECTIVE, KEY, MESSAGE, Wait, cycles, ring
 from disttrace_viewer.findings.case import Case
@@ -88,7 +88,6 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
     first = min(waits, key=lambda w: w.op.begin_ns)
     apart = _beside(case, waits)
     skipped = None if apart else _skipped(case, waits)
-    surely = skipped is not None and skipped[2]
     finding = RuleFinding(
         kind="deadlock",
         summary=summary(case, edges),
@@ -97,15 +96,15 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
             (any(w.op.call.origin == "c++" for w in waits), sentences.NATIVE),
             (any(w.op.is_polled for w in waits), sentences.POLLED),
             (apart, sentences.ON_THE_WAY),
-            (surely, sentences.EITHER_SIDE),
+            (skipped, sentences.EITHER_SIDE),
             (not case.certain_journals(members), sentences.NOT_WHOLE),
         ),
-        hint=either_left_out(case.trace, *skipped)
-        if skipped is not None
+        hint=left_out(case.trace, *skipped)
+        if skipped
         else _other_threads(case, apart)
         if apart
-        else _hint(case, waits, len(groups)),
-        culprits=(skipped[1].process,) if skipped is not None and surely else (),
+        else _hint(case, waits, edges),
+        culprits=(skipped[1].process,) if skipped else (),
         waiting=tuple(members),
         op=first.op.call.op if len({w.op.call.op for w in waits}) == 1 else None,
         group=case.trace.groups[groups.pop()].id  # type: ignore[index]
@@ -120,11 +119,11 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
     return swallowed.with_raised(case, finding, _swallowed(case, waits))
 
 
-def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait, bool] | None:
-    """A collective in which most members wait for the only one that is not in it, the message that
-    this one is in, and whether it has surely left the collective out: since its last one there it
-    came through that line already, and sent to one of those who wait. Had it got a message too few,
-    so would that one.
+def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
+    """A collective in which most members wait for the only one that is not in it, and the message
+    that this one is in, if it has left the collective out: since its last one there it came through
+    that line already, and sent to one of those who wait. Had it got a message too few, so would
+    that one.
     """
     for wait in (w for w in waits if w.stream is not None and not w.absent):
         size = case.trace.groups[wait.op.call.group or 0].size or 0
@@ -145,7 +144,7 @@ def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait, bool] | Non
                 and to not in other.targets
                 for op in since
             )
-            return wait, other, through and sent
+            return (wait, other) if through and sent else None
     return None
 
 
@@ -201,7 +200,7 @@ def _other_threads(case: Case, processes: Sequence[int]) -> str:
     )
 
 
-def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
+def _hint(case: Case, waits: Sequence[Wait], edges: Sequence[tuple[Wait, int]]) -> str:
     for wait in waits:
         other = unmatched.partner(case, wait)
         if other is not None and other in waits and len(waits) > 2:
@@ -212,27 +211,15 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
     for wait in waits:
         if wait.any_of and (all_came := _all_came(case, wait)):
             return all_came
-    apart = next((w for w in waits if w.kind == MESSAGE and w.op.seq is not None), None)
-    if apart is not None and any(w.kind == COLLECTIVE for w in waits) and apart.targets:
-        return _counted(case.trace, apart)
     if any(w.kind == KEY for w in waits):
         return SET_FIRST
     if all(w.kind == MESSAGE for w in waits):
         return _passed_over(case, waits) or ONE_SENDS
-    if groups > 1 and (behind := _behind(case, waits)) is not None:
-        wait, other = behind
-        back = any(_newest(case, process, other) for process in wait.arrived)
-        both = back and _newest(case, other.process, wait) > 0
-        return left_out(case.trace, wait, other, both=both)
-    if short := _short(case, waits):
-        return short
-    if groups > 1:
-        return (
-            "Look for a call that one of these ranks left out (a condition on the rank or on the"
-            " data); if each of them makes all of these calls, use the groups in one order on all"
-            " ranks."
-        )
-    return "Bring the calls of these ranks into one order."
+    return _counted(case, edges) or (
+        "Look for a call that one of these ranks left out (a condition on the rank or on the data);"
+        " if each of them makes all of these calls, bring them, and the groups, into one order on"
+        " all ranks."
+    )
 
 
 def _passed_over(case: Case, waits: Sequence[Wait]) -> str | None:
@@ -284,54 +271,40 @@ def _all_came(case: Case, wait: Wait) -> str | None:
     )
 
 
-def _short(case: Case, waits: Sequence[Wait]) -> str | None:
-    """What to look for in two groups whose members wait for one another, each in a collective that
-    one member lacks in, by its number of calls; first where it has made some. Whose doing it is the
-    counts do not tell: either may be short, or have made one call too many, in its group.
+def _counted(case: Case, edges: Sequence[tuple[Wait, int]]) -> str | None:
+    """By how many calls each is short for which another one waits; first where it has made some.
+    Whose doing it is the counts do not tell: either side may be short, or have made one too many.
     """
-    for wait, other in _elsewhere(waits):
-        back = next((p for p in wait.arrived if p in other.targets), None)
-        if back is None:
+    texts: list[tuple[bool, str]] = []
+    for wait, target in edges:
+        op, trace = wait.op, case.trace
+        if op.seq is None or wait.any_of:
             continue
-        counts = [(w, p, _newest(case, p, w)) for w, p in ((wait, other.process), (other, back))]
-        texts = []
-        for one, process, done in sorted(counts, key=lambda side: not side[2]):
-            lacks = (one.op.seq or 0) - done
-            calls = "one call" if lacks == 1 else f"{lacks:,} calls"
-            group = sentences.group(case.trace.groups[one.op.call.group or 0], case.trace)
-            texts.append(
-                f"{case.trace.processes[process].label} is {calls} short in {group}"
-                f" ({f'{done:,}' if done else 'none'} against {one.op.seq:,} of"
-                f" {sentences.processes(case.trace, one.arrived)})"
-            )
-        return (
-            f"{sentences.capital(', or '.join(texts))}: look for a call that was left out, or made"
-            " once too often (a condition on the rank or on the data), maybe long before"
-            f"{_ORDER}."
-        )
-    return None
+        if wait.kind == COLLECTIVE:
+            done = _newest(case.sample.in_stream(target, op.call.stream))
+            where = f"in {sentences.group(trace.groups[op.call.group or 0], trace)}"
+            calls, of = "call", f" of {sentences.processes(trace, wait.arrived)}"
+        else:
+            side, way = ("send", "to") if op.call.op == "recv" else ("recv", "from")
+            kept = case.sample.message_streams.get((side, message_stream(op)), ())  # type: ignore[arg-type]
+            where, of = f"{way} {trace.processes[wait.process].label}", ""
+            done, calls = _newest(kept), "send" if side == "send" else "receive"
+        if op.seq <= done:
+            continue
+        lacks = "one" if op.seq == done + 1 else f"{op.seq - done:,}"
+        calls += "s" * (op.seq > done + 1)
+        counts = f"{f'{done:,}' if done else 'none'} against {op.seq:,}{of}"
+        text = f"{trace.processes[target].label} is {lacks} {calls} short {where} ({counts})"
+        texts.append((not done, text))
+    shown = ", or ".join(text for _, text in sorted(texts, key=lambda one: one[0]))
+    return shown and (
+        f"{capital(shown)}: look for a call that was left out, or made once too often (a condition"
+        " on the rank or on the data), maybe long before, or for groups used in another order."
+    )
 
 
-def _newest(case: Case, process: int, wait: Wait) -> int:
-    """The newest number that a process has in the stream of a wait."""
-    here = case.sample.in_stream(process, wait.op.call.stream)
-    return max((op.seq or 0 for op in here), default=0)
-
-
-def _behind(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
-    """A collective in which several wait for the only member that is not in it, and what
-    that one is in: it may use the groups in another order, or have left this one out. Of those that
-    wait only members of both groups count.
-    """
-    for wait in waits:
-        if wait.kind == COLLECTIVE and not wait.absent:
-            for other in (w for w in waits if (w.process,) == wait.targets):
-                group = other.op.call.group if other.kind == COLLECTIVE else None
-                members = () if group is None else case.trace.groups[group].members
-                both = {member.process for member in members}.intersection(wait.arrived)
-                if len(both) > 1:
-                    return wait, other
-    return None
+def _newest(kept: Iterable[Op]) -> int:
+    return max((op.seq or 0 for op in kept), default=0)
 
 
 SET_FIRST = "Set the key before the call in which its setter waits, or wait for it after that."
@@ -339,7 +312,6 @@ ONE_SENDS = (
     "Let one side send first and the other receive first, or post both without waiting"
     " (batch_isend_irecv)."
 )
-_ORDER = ", or for groups used in another order"
 
 
 def summary(case: Case, edges: Sequence[tuple[Wait, int]]) -> str:
@@ -372,38 +344,12 @@ def _edge(case: Case, wait: Wait, target: int) -> str:
     )
 
 
-def left_out(trace: JobTrace, wait: Wait, instead: Wait, *, both: bool) -> str:
-    """``both``: each side has used the group of the other one before."""
+def left_out(trace: JobTrace, wait: Wait, instead: Wait) -> str:
+    """One made the call ``instead`` of that in which the others wait."""
     one = trace.processes[instead.process].label
     return (
         f"{sentences.capital(one)} went on to {sentences.call(trace, instead.op)}"
         f" without {sentences.operation(trace, wait.op)}, in"
         f" which {sentences.processes(trace, wait.arrived)} are: look for a call that it left out"
-        f" (a condition on the rank or on the data){_ORDER * both}."
-    )
-
-
-def either_left_out(trace: JobTrace, wait: Wait, instead: Wait, surely: bool) -> str:
-    """Most wait in a collective for one that is in a message: which side left out a call?"""
-    if surely:
-        return left_out(trace, wait, instead, both=False)
-    end = "send" if instead.op.call.op == "recv" else "receive"
-    return (
-        f"{sentences.subject(trace, [instead.process])} left out"
-        f" {sentences.operation(trace, wait.op)}, in which"
-        f" {sentences.processes(trace, wait.arrived)} are, and is a round ahead; or"
-        f" {sentences.processes(trace, instead.targets)} left out the {end} for"
-        f" {sentences.operation(trace, instead.op)}: compare how often they call these lines."
-    )
-
-
-def _counted(trace: JobTrace, wait: Wait) -> str:
-    """One side of a message went on to a collective: how often each of them has called."""
-    count = wait.op.seq or 1
-    mine, theirs = ("receive", "sent") if wait.op.call.op == "recv" else ("send", "received")
-    done = "none" if count == 1 else f"only {count - 1:,}"
-    return (
-        f"{sentences.subject(trace, [wait.process])} is at {mine} #{count:,} with"
-        f" {sentences.processes(trace, wait.targets)}, which has {theirs} {done} and went on to a"
-        " collective: make both sides call equally often, and before it."
+        " (a condition on the rank or on the data)."
     )
