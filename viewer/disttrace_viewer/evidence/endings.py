@@ -160,8 +160,8 @@ class Endings(Recorded):
     @property
     def _parted(self) -> Set[int]:
         """Those that destroyed their groups, and did nothing since."""
-        newest = (*self.last.items(), *self.last_of_main.items())
-        return {p for p, op in newest if op.call.op == DRAINING}
+        main = (op for (_, thread), op in self.last_of_thread.items() if thread == 0)
+        return {op.process for op in (*self.last.values(), *main) if op.call.op == DRAINING}
 
     @cached_property
     def followed(self) -> frozenset[int]:
@@ -233,7 +233,8 @@ class Endings(Recorded):
         if op.on_device:
             age_ns = self.trace.processes[op.process].last_ns - op.begin_ns
             return age_ns >= STUCK_NS or bool(self._deserters(op))
-        return op.holds or self._began.get(op.process, 0) <= op.begin_ns
+        newest = self.last_of_thread.get((op.process, 0))
+        return op.holds or newest is None or newest.begin_ns <= op.begin_ns
 
     @cached_property
     def abandoned(self) -> frozenset[int]:
@@ -268,11 +269,6 @@ class Endings(Recorded):
 
     def _deserters(self, op: Op) -> frozenset[int]:
         return self._deserted.get((op.call.stream, op.seq), frozenset())
-
-    @cached_property
-    def _began(self) -> Mapping[int, int]:
-        """When the main thread of each process began its newest operation."""
-        return latest(op for op in self.sample.ops if op.thread == 0)
 
     def until_ns(self, process: int) -> int:
         """Until when a process certainly was where it was last seen."""

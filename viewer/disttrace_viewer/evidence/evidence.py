@@ -191,19 +191,15 @@ class Evidence(Endings):
         main one, or in its group. What else a process does, a sign of life that it gives a store or
         a group of its own for, goes on whatever is waited in.
         """
-        keys = ("thread", op.thread), ("thread", 0), ("group", op.call.group)
-        found = [self._newest_by.get((op.process, *key)) for key in keys]
+        threads = (self.last_of_thread.get((op.process, thread)) for thread in (op.thread, 0))
+        found = (*threads, self._newest_in.get((op.process, op.call.group)))
         return max((one for one in found if one is not None), key=lambda one: one.number)
 
     @cached_property
-    def _newest_by(self) -> Mapping[tuple[int, str, int | None], Op]:
-        """The newest operation of each process and thread, and of each group that it uses."""
-        found: dict[tuple[int, str, int | None], Op] = {
-            (op.process, "thread", op.thread): op for op in self.sample.ops
-        }
+    def _newest_in(self) -> Mapping[tuple[int, int | None], Op]:
+        """The newest operation of each process in each group that it uses."""
         inside = (op for op in self.sample.ops if op.call.group is not None)
-        found.update({(op.process, "group", op.call.group): op for op in inside})
-        return found
+        return {(op.process, op.call.group): op for op in inside}
 
     @cached_property
     def _newest_of_thread(self) -> Mapping[tuple[int, int], int]:
@@ -344,7 +340,7 @@ class Evidence(Endings):
         stands = self.stands(process) if end.how in (ALIVE, SILENT) else None
         if stands is not None:
             return CodeLocation.at(process, stands)
-        last, of_main = self.last.get(process), self.last_of_main.get(process)
+        last, of_main = self.last.get(process), self.last_of_thread.get((process, 0))
         called = None if last is None else frame(last)
         if of_main is not None and called is not None and is_library(called.file):
             last = of_main  # a pool called, and no line of the program's

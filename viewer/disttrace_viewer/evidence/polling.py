@@ -33,7 +33,7 @@ def asking(evidence: Evidence) -> Iterator[tuple[Op, int, tuple[Op, ...]]]:
     for process, op in evidence.last.items():
         if evidence.trace.processes[process].is_agent:
             continue
-        for newest in dict.fromkeys((evidence.last_of_main.get(process, op), op)):
+        for newest in dict.fromkeys((evidence.last_of_thread.get((process, 0), op), op)):
             polls = _asked_in_turn(evidence, newest)
             if polls is not None and evidence.until_ns(process) - polls[0] >= evidence.stall_ns:
                 found[process] = (newest, *polls)
@@ -149,28 +149,16 @@ def _gets_on(evidence: Evidence, waiting: set[int]) -> bool:
 
     An agent does no work of the job's: what it did last is to stop the workers that hang.
     """
-    newest: dict[int, int] = {}
-    beside = _threads_beside(evidence)
-    for (process, thread), ns in evidence.sample.active.items():
-        if (process, thread) in beside:
-            continue  # it may ask a store all day while the main thread stands
-        newest[process] = max(ns, newest.get(process, 0))
-    for process, end in enumerate(evidence.ends):
-        if end.over and end.how != SILENT:
-            newest[process] = max(end.t_ns, newest.get(process, 0))
-    from_ns = evidence.cut_ns - evidence.stall_ns
+    from_ns, processes = evidence.cut_ns - evidence.stall_ns, evidence.trace.processes
+    others = {p.index for p in processes if p.index not in waiting and not p.is_agent}
+    active = evidence.sample.active.items()
     return any(
-        ns > from_ns and not evidence.trace.processes[process].is_agent
-        for process, ns in newest.items()
-        if process not in waiting
+        ns > from_ns and process in others and not evidence.beside(process, thread)
+        for (process, thread), ns in active
+    ) or any(
+        end.over and end.how != SILENT and end.t_ns > from_ns and process in others
+        for process, end in enumerate(evidence.ends)
     )
-
-
-def _threads_beside(evidence: Evidence) -> set[tuple[int, int]]:
-    """Threads, with their processes, that have only used stores, beside the main one."""
-    beside = (op for op in evidence.sample.ops if op.thread)
-    kinds = together(((op.process, op.thread), op.call.kind) for op in beside)
-    return {thread for thread, found in kinds.items() if {*found} == {"store"}}
 
 
 def _took_part(evidence: Evidence, polls: Op) -> bool:

@@ -163,9 +163,15 @@ class Recorded:
         return {process: kept[-1] for process, kept in self.sample.of_process.items()}
 
     @cached_property
-    def last_of_main(self) -> Mapping[int, Op]:
-        """The newest operation of each main thread: other threads use stores whatever it does."""
-        return {op.process: op for op in self.sample.ops if op.thread == 0}
+    def last_of_thread(self) -> Mapping[tuple[int, int], Op]:
+        """The newest operation of each thread, by process and thread."""
+        return {(op.process, op.thread): op for op in self.sample.ops}
+
+    def beside(self, process: int, thread: int) -> bool:
+        """Whether a thread is not the main one, and has no part in the operations of groups: it may
+        ask a store all day whatever its process is at.
+        """
+        return thread != 0 and thread not in self.at_work.get(process, ())
 
     @cached_property
     def at_work(self) -> Mapping[int, frozenset[int]]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
 
 from disttrace_viewer.analysis.process_ends import CLEAN
-from disttrace_viewer.analysis.sample import SETTERS
+from disttrace_viewer.analysis.sample import SETTERS, together
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.recorded import ANNOTATION
 from disttrace_viewer.trace.model import JobTrace
@@ -65,18 +65,17 @@ class Setters:
     evidence: Evidence
 
     @cached_property
-    def first(self) -> Mapping[Key, int]:
-        """Keys that a rank has set or is about to, with the first who did."""
-        return {key: processes[0] for key, processes in self._all.items()}
+    def set_by(self) -> Mapping[Key, Op]:
+        """The operation that first set each key, or is about to."""
+        return {key: ops[0] for key, ops in self._sets.items()}
 
     @cached_property
     def begun(self) -> Mapping[Key, int]:
         """Keys that a rank is setting and none has set: who awaits one waits for that call."""
-        done = {k for k, op in self._events if op.call.op in SETTERS and op.end_ns is not None}
         return {
-            key: op.process
-            for key, op in self._events
-            if op.call.op in SETTERS and op.pending and key not in done
+            key: next(op.process for op in reversed(ops) if op.pending)
+            for key, ops in self._sets.items()
+            if all(op.end_ns is None for op in ops) and any(op.pending for op in ops)
         }
 
     def of_torch(self, op: Op) -> bool:
@@ -91,11 +90,11 @@ class Setters:
 
     def absent(self, key: Key) -> bool:
         """Whether a key was never set, or deleted since it was."""
-        return key not in self._all or key in self.deleted
+        return key not in self._sets or key in self.deleted
 
     def drained(self, key: Key) -> bool:
         """Whether a queue was never filled, or as much was taken out of it as was put in."""
-        if key not in self._all:
+        if key not in self._sets:
             return True
         known = self.evidence.trace.place_by_id.get(key[0] or "")
         clients = [] if known is None else known.processes
@@ -123,6 +122,21 @@ class Setters:
         keyed = [op for op in self.evidence.sample.ops if op.key is not None]
         keyed.sort(key=lambda op: (op.begin_ns, op.id))
         return tuple((key, op) for op in keyed for key in keys_of(trace, op))
+
+    @cached_property
+    def _of_key(self) -> Mapping[Key, Sequence[Op]]:
+        return together(self._events)
+
+    @cached_property
+    def _sets(self) -> Mapping[Key, Sequence[Op]]:
+        """What set each key, or is about to, by begin."""
+        taken = taken_connections(self.evidence)
+        return together(
+            (key, op)
+            for key, op in self._events
+            # Nothing sets the key that it stands behind.
+            if op.call.op in SETTERS and not (op.id in taken and taken[op.id].key == op.key)
+        )
 
     def expected(
         self, key: Key, waiter: int, waiting: Set[int], *, counted: bool = False
@@ -175,69 +189,45 @@ class Setters:
         )
 
     @cached_property
-    def _all(self) -> Mapping[Key, tuple[int, ...]]:
-        """Every process that set a key, in the order of their first time."""
-        found: dict[Key, dict[int, None]] = {}
-        taken = taken_connections(self.evidence)
-        for key, op in self._events:
-            awaits = op.id in taken and taken[op.id].key == op.key
-            if op.call.op in SETTERS and not awaits:  # nothing sets the key that it stands behind
-                found.setdefault(key, {})[op.process] = None
-        return {key: tuple(processes) for key, processes in found.items()}
-
-    @cached_property
-    def set_by(self) -> Mapping[Key, Op]:
-        """The operation that first set each key, or is about to."""
-        return {key: op for key, op in reversed(self._events) if op.call.op in SETTERS}
-
-    @cached_property
     def deleted(self) -> Mapping[Key, Op]:
         """Keys that were deleted after they were last set, each with the call that did so."""
-        gone: dict[Key, Op] = {}
-        last: dict[Key, int] = {}
-        unsure: set[Key] = set()
-        for key, op in self._events:
-            over = op.end_ns is not None and op.error is None
-            if op.call.op == "store.delete_key" and over:
-                gone[key] = max(op, gone.get(key, op), key=lambda one: one.begin_ns)
-            elif op.call.op in SETTERS:
-                last[key] = max(op.end_ns or 0, last.get(key, 0))
-                if not over:
-                    unsure.add(key)
-        return {
-            key: op
-            for key, op in gone.items()
-            if key in last and key not in unsure and op.begin_ns > last[key]
-        }
+        found: dict[Key, Op] = {}
+        for key, sets in self._sets.items():
+            deletes = (op for op in self._of_key[key] if op.call.op == "store.delete_key")
+            gone = [op for op in deletes if op.status == "ok"]
+            last_ns = max(op.end_ns or 0 for op in sets)
+            if all(op.status == "ok" for op in sets) and gone and gone[-1].begin_ns > last_ns:
+                found[key] = gone[-1]
+        return found
 
     def holder(self, key: Key) -> Op | None:
         """Who has a lock: the first to have come through a ``compare_set`` of the key since it was
         deleted last, where nothing else ever set it. Whether one succeeded is not on record, but
         the first that found no value did, and all others waited for that one to be gone.
         """
-        ops = [op for found, op in self._events if found == key]
-        begun = max((op.end_ns or 0 for op in ops if op.call.op == "store.delete_key"), default=0)
-        setting = [op for op in ops if op.call.op in SETTERS]
-        if any(op.call.op != "store.compare_set" for op in setting):
+        deletes = [op for op in self._of_key.get(key, ()) if op.call.op == "store.delete_key"]
+        begun, sets = max((op.end_ns or 0 for op in deletes), default=0), self._sets.get(key, ())
+        if any(op.call.op != "store.compare_set" for op in sets):
             return None
-        through = [op for op in setting if op.end_ns is not None and op.begin_ns >= begun]
+        through = [op for op in sets if op.end_ns is not None and op.begin_ns >= begun]
         return min(through, key=lambda op: op.end_ns or 0, default=None)
 
     @cached_property
     def _forms(self) -> Mapping[tuple[str | None, str], Mapping[int, list[list[str]]]]:
         """By form: the numbers in the keys that each process set."""
         found: dict[tuple[str | None, str], dict[int, list[list[str]]]] = {}
-        for (place, key), processes in self._all.items():
-            for process in processes:
-                form = found.setdefault((place, NUMBER.sub("#", key)), {})
+        for (place, key), ops in self._sets.items():
+            form = found.setdefault((place, NUMBER.sub("#", key)), {})
+            for process in dict.fromkeys(op.process for op in ops):
                 form.setdefault(process, []).append(NUMBER.findall(key))
         return found
 
     def _habit(self, key: Key) -> int | None:
         """The only process that ever set this key, or a series of keys in which it is the next."""
-        before = self._all.get(key)
-        if before is not None:
-            return before[0] if len(before) == 1 and not self._was_once(key) else None
+        if key in self._sets:
+            setters = [op.process for op in self._sets[key]]
+            was_once = key in self.deleted and len(setters) == 1  # none is about to set it anew
+            return setters[0] if len({*setters}) == 1 and not was_once else None
         series = self._forms.get((key[0], NUMBER.sub("#", key[1])), {})
         if len(series) != 1:
             return None
@@ -253,11 +243,6 @@ class Setters:
             if len(seen) < _SERIES or min(values) < int(number) < max(values):
                 return None  # it never varies, or this one was passed over
         return None if self._misspelt(key, process, len(numbers)) else process
-
-    def _was_once(self, key: Key) -> bool:
-        """Whether a key was set a single time and deleted since: none is about to set it anew."""
-        times = sum(found == key and op.call.op in SETTERS for found, op in self._events)
-        return key in self.deleted and times == 1
 
     def _misspelt(self, key: Key, process: int, times: int) -> bool:
         """Whether the last key that a process set looks like ``key``, in a form used only once."""

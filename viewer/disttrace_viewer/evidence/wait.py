@@ -264,24 +264,29 @@ def deadline(evidence: Evidence, ops: Iterable[Op]) -> Deadline | None:
     return min(found, key=lambda one: one.at_s, default=None)
 
 
-def _of(evidence: Evidence, op: Op) -> Deadline | None:
+def limit(evidence: Evidence, op: Op) -> tuple[float, str, str] | None:
+    """After which torch gives an operation up (ns), whose limit that is, and in words."""
     trace, call = evidence.trace, op.call
     given = call.args.get("timeout")
-    process = trace.processes[op.process]
-    whose, what = CALL, f"the timeout of {call.op}"
-    limit_ns: float | None = None
     if isinstance(given, (int, float)) and not isinstance(given, bool) and given > 0:
-        limit_ns = given * 1e9
-    elif call.kind == STORE or call.op == "TCPStore":
+        return given * 1e9, CALL, f"the timeout of {call.op}"
+    if call.kind == STORE or call.op == "TCPStore":
         of = None if call.store is None else trace.stores[call.store]
         base = of if of is None or of.base is None else trace.stores[of.base]
-        limit_ns = (base.timeout_ns if base is not None else None) or STORE_NS
-        what = "the store's limit"
-    elif call.kind in GROUPED and call.group is not None:
-        limit_ns = trace.groups[call.group].timeout_ns
-        whose, what = GROUP, f"{call.backend or 'the group'}'s limit"
-    if limit_ns is None:
+        set_ns = None if base is None else base.timeout_ns
+        return set_ns or STORE_NS, CALL, "the store's limit"
+    if call.kind in GROUPED and call.group is not None:
+        set_ns = trace.groups[call.group].timeout_ns
+        return None if set_ns is None else (set_ns, GROUP, f"{call.backend or 'the group'}'s limit")
+    return None
+
+
+def _of(evidence: Evidence, op: Op) -> Deadline | None:
+    found, call = limit(evidence, op), op.call
+    if found is None:
         return None
+    limit_ns, whose, what = found
+    process = evidence.trace.processes[op.process]
     if process.is_agent:
         whose, what, then = LAUNCHER, "torchrun's limit", "torchrun gives the rendezvous up"
     elif call.kind in GROUPED and call.backend == "nccl":

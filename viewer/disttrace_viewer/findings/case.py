@@ -25,7 +25,7 @@ from disttrace_viewer.evidence.polling import asked_within_ns
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.evidence.rendezvous import Agents, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters
-from disttrace_viewer.evidence.wait import Wait, still_imports
+from disttrace_viewer.evidence.wait import COLLECTIVE, MESSAGE, RENDEZVOUS, Wait, still_imports
 from disttrace_viewer.evidence.waits import waits
 from disttrace_viewer.findings.finding import ERROR, RuleFinding
 from disttrace_viewer.findings.witnesses import Witnesses
@@ -36,8 +36,6 @@ from disttrace_viewer.trace.values import dataclass, field
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""
 
-MAIN = 0
-"""The number of a process's main thread."""
 _JOINS = ("join", "_wait_for_tstate_lock", "_shutdown", "result")
 _WAITED_FOR, _ABSENT, _ANY_OF, _OPEN_ENDED = "waited_for", "absent", "any_of", "open_ended"
 
@@ -275,6 +273,16 @@ class Case:
             return True
         return any(self.owner.get(wait) == number for wait in self.of_process.get(process, ()))
 
+    def joined(self, wait: Wait) -> list[Op]:
+        """The operations of all who are known to be in what is waited in."""
+        if wait.kind == RENDEZVOUS:
+            found = self.rendezvous.of(wait.op)
+            return [] if found is None else [*found.ops]
+        if wait.kind in (COLLECTIVE, MESSAGE):
+            return [wait.op, *self.sample.partners(wait.op)]
+        # Agents may wait in a rendezvous of nodes, with others who came there.
+        return [one.op for one in self.agents.waiting if one.process in wait.arrived]
+
     def outside(self, process: int) -> bool:
         """Whether a process is in no wait of its own."""
         return process not in self.of_process
@@ -307,7 +315,7 @@ class Case:
         """Whether a thread did it that has no part in the exchanges of its process: what that asks
         a store for all day is no sign that the one which others wait for is on its way.
         """
-        if op.thread == MAIN or op.thread in self.evidence.at_work.get(op.process, ()):
+        if not self.evidence.beside(op.process, op.thread):
             return False
         # Who waits for a thread comes when that is through with what it asks for.
         return not any(

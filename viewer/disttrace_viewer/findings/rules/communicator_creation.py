@@ -12,15 +12,7 @@ from disttrace.journal.format import COMPOSED, CONSTRUCTOR, ON_DEVICE, ends_on_d
 from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.analysis.sample import BATCHES, BUILDING, message_stream
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.wait import (
-    COLLECTIVE,
-    MESSAGE,
-    OTHER,
-    RENDEZVOUS,
-    Wait,
-    Waits,
-    import_limit_ns,
-)
+from disttrace_viewer.evidence.wait import OTHER, RENDEZVOUS, Wait, Waits, import_limit_ns, limit
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, RuleFinding, Scope
 from disttrace_viewer.trace.operation import CREATING, GROUPED, Op
@@ -37,7 +29,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
     for wait in case.oldest() if case.evidence.live else ():
         if wait in case.owner or wait.exchange in seen or not wait.complete or wait.op.error:
             continue
-        inside = members(case.evidence, wait)
+        inside = members(case, wait)
         op = next((one for one in inside if making(case.evidence, one)), None)
         who, ends = [one.process for one in inside], case.ends
         # Else something explains why it takes long: one that has stopped, or has ended.
@@ -101,19 +93,16 @@ INIT = "init_process_group"
 _BACKENDS = {name: f"ProcessGroup{name.upper()}" for name in ("nccl", "xccl")}
 
 
-def members(evidence: Evidence, wait: Wait) -> Sequence[Op]:
+def members(case: Case, wait: Wait) -> Sequence[Op]:
     """The operations of all who are in what is waited in, where they are all there."""
-    op, sample = wait.op, evidence.sample
-    if wait.kind == COLLECTIVE and wait.stream is not None and op.seq is not None:
-        return list(sample.members(wait.stream, op.seq).values())
-    if wait.kind == MESSAGE:
-        other = sample.other_end(op)
-        return [] if other is None else [op, other]
-    if wait.kind == RENDEZVOUS and op.call.op in _BACKENDS.values():
-        return [o for o in sample.of_kind(CONSTRUCTOR) if o.process in wait.arrived and o.pending]
-    if wait.kind == OTHER and op.call.kind == COMPOSED and op.call.op in CREATING:
-        return _makers(evidence, op)
-    return []
+    op = wait.op
+    if wait.kind == OTHER:
+        composed = op.call.kind == COMPOSED and op.call.op in CREATING
+        return _makers(case.evidence, op) if composed else []
+    if wait.kind == RENDEZVOUS:
+        made = op.call.op in _BACKENDS.values()
+        return [one for one in case.joined(wait) if made and one.pending]
+    return case.joined(wait)
 
 
 def making(evidence: Evidence, op: Op) -> bool:
@@ -159,12 +148,8 @@ def backend(evidence: Evidence, op: Op) -> str | None:
 
 def timeout_ns(evidence: Evidence, op: Op) -> int:
     """After which torch gives up the operation, as far as that is known."""
-    given = op.call.args.get("timeout")
-    if isinstance(given, (int, float)) and not isinstance(given, bool) and given > 0:
-        return round(given * 1e9)
-    group = op.call.group
-    reported = None if group is None else evidence.trace.groups[group].timeout_ns
-    return reported or TIMEOUT_NS
+    found = limit(evidence, op)
+    return TIMEOUT_NS if found is None else round(found[0])
 
 
 def _in_call(evidence: Evidence, op: Op) -> bool:

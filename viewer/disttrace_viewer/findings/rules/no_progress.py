@@ -80,14 +80,7 @@ def _ended(case: Case, wait: Wait) -> bool:
 
 def _just_complete(case: Case, wait: Wait) -> bool:
     """Whether the last one came so late that it is not known whether it would have moved since."""
-    evidence, op = case.evidence, wait.op
-    if wait.kind == RENDEZVOUS:
-        found = case.rendezvous.of(op)
-        inside = [] if found is None else list(found.ops)
-    elif wait.kind in (COLLECTIVE, MESSAGE):
-        inside = evidence.sample.partners(op) + [op] * (wait.kind == COLLECTIVE)
-    else:  # agents may wait in a rendezvous of nodes, with others who came there
-        inside = [a.op for a in case.agents.waiting if a.process in wait.arrived]
+    evidence, op, inside = case.evidence, wait.op, case.joined(wait)
     if wait.process in evidence.timeless:
         return False  # all stood when it was gathered
     last = max((one.begin_ns for one in inside), default=0)

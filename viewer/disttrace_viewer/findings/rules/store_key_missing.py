@@ -103,12 +103,12 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     turns = None if is_late or behind or wait.polled else setters.turns(key)
     odd, past = _odd(case, key, who) if turns else ([], None)
     near = None if series or odd else _near(case, op, key)
-    before = setters.first.get(key)
+    before = setters.set_by.get(key)
     if wait.polled and near is not None and NUMBER.sub("#", near[0]) == NUMBER.sub("#", key[1]):
         near = None  # of a series another one is always near
     apart = None
     if before is None and not behind:
-        apart = _in_another(case, wait.process, place, key[1], setters.first)
+        apart = _in_another(case, wait.process, key)
     store = trace.place_by_id.get(str(place))
     out = sorted({*(store.processes if store else ())} - case.of_process.keys() - {*who})
     others = [p for p in out if not trace.processes[p].is_agent]
@@ -213,25 +213,25 @@ def _became(
             " lives in one process only (HashStore)."
         )
         return f"nobody has set it there; {label} has set it in another store, {store}", hint
-    before = setters.first.get(key)
+    before = setters.set_by.get(key)
     if before is None:
         return f"nobody has set it{closest}", None
-    first, (pushed, popped) = processes[before].label, setters.queues.get(key, (0, 0))
+    first, (pushed, popped) = processes[before.process].label, setters.queues.get(key, (0, 0))
     if pushed:
         hint = (
             "Find who should push once more, or who pops once too often: a count, a condition on"
             " the rank, a push that was left out."
         )
         return f"all that was pushed ({pushed:,}, first by {first}) was popped ({popped:,})", hint
-    deleted, first_set = setters.deleted.get(key), setters.set_by.get(key)
-    if deleted is None or first_set is None:
+    deleted = setters.deleted.get(key)
+    if deleted is None:
         return f"it was deleted after {first} had set it", None
     by, at = processes[deleted.process].label, sentences.line(deleted)
     hint = (
         "To a rank that comes later a deleted key is one that was never set: delete it when"
         " all have read it (after a barrier), or leave it."
     )
-    set_at = sentences.line(first_set)
+    set_at = sentences.line(before)
     return f"it is gone: {first} set it at {set_at}, and {by} deleted it at {at}", hint
 
 
@@ -253,16 +253,14 @@ def _of_its_form(case: Case, wait: Wait) -> list[Wait]:
     ]
 
 
-def _in_another(
-    case: Case, waiter: int, place: object, key: str, known: Mapping[Key, int]
-) -> tuple[str, int] | None:
+def _in_another(case: Case, waiter: int, wanted: Key) -> tuple[str, int] | None:
     """Another store in which this very key was set in the same attempt, and by which."""
     trace = case.trace
-    for (where, name), process in known.items():
+    for (where, name), op in case.setters.set_by.items():
         other = trace.place_by_id.get(where or "")
-        same = trace.processes[process].attempt == trace.processes[waiter].attempt
-        if name == key and where != place and other is not None and same:
-            return other.name, process
+        same = trace.processes[op.process].attempt == trace.processes[waiter].attempt
+        if name == wanted[1] and where != wanted[0] and other is not None and same:
+            return other.name, op.process
     return None
 
 
@@ -291,10 +289,9 @@ def _near(case: Case, op: Op, wanted: Key) -> tuple[str, int] | None:
     """
     setters, (place, key) = case.setters, wanted
     by_lead: dict[str, dict[str, int]] = {}
-    for (where, k), process in setters.first.items():
-        setter = setters.set_by.get((where, k)) if where == place else None
-        if setter is not None and not setters.of_torch(setter):
-            by_lead.setdefault(_shared(case, op, setter), {})[k] = process
+    for (where, k), setter in setters.set_by.items():
+        if where == place and not setters.of_torch(setter):
+            by_lead.setdefault(_shared(case, op, setter), {})[k] = setter.process
     numbers = NUMBER.findall(key)
     for like in (True, False) if numbers else (False,):
         best = (ALIKE, "", -1)

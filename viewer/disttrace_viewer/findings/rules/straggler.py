@@ -257,8 +257,8 @@ def _by_others(case: Case, wait: Wait) -> bool:
     place, *keys = wait.exchange[1:]  # type: ignore[index]
     forms = {NUMBER.sub("#", str(key)) for key in keys}
     setters = {
-        process
-        for (where, key), process in case.setters.first.items()
+        op.process
+        for (where, key), op in case.setters.set_by.items()
         if where == place and NUMBER.sub("#", key) in forms
     }
     return all(
