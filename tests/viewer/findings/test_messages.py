@@ -135,32 +135,28 @@ def test_a_receive_from_any_source_waits_for_any_sender(tmp_path: Path, ended: l
     finds(tmp_path, "unmatched_recv", [last], waiting=[last - 1], consequences=told)
 
 
-@pytest.mark.parametrize("left_out", [True, False])
-def test_a_batch_lacks_one_message_which_is_no_order(tmp_path: Path, *, left_out: bool) -> None:
-    """Halos: rank 2 exchanges with 1 only, which waits for 0, and that for 2; else it is order."""
+def test_a_batch_that_lacks_one_message_is_a_deadlock(tmp_path: Path) -> None:
+    """Halos: rank 2 exchanges with 1 only, which waits for 0, and that for 2."""
     for journal, group in alive(steps(tmp_path, 3)):
         mine = journal.rank or 0
-        if mine and left_out:
+        if mine:
             peer = 3 - mine
             for op in ("send", "recv"):
                 journal.run(journal.message(group, op, peer), t=230 * MS, d=MS, q=1)
         to, at = {0: (2, 200), 1: (0, 240), 2: (1, 250)}[mine]
-        number = 2 if mine == 2 and left_out else 1
-        journal.begin(journal.message(group, "send", to), at * MS, q=number)
+        journal.begin(journal.message(group, "send", to), at * MS, q=2 if mine == 2 else 1)
     found = finds(tmp_path, "deadlock", [])
-    told = "Rank 2 came through recv from rank 1 (train.py:20) since rank 0 is in that send: look"
-    assert (told in (found.hint or "")) is left_out
-    assert ("batch_isend_irecv" in (found.hint or "")) is not left_out
+    told = "(batch_isend_irecv); or find the message that one of them left out"
+    assert told in (found.hint or "")
 
 
-@pytest.mark.parametrize("received", [2, 1])
-def test_a_server_that_receives_once_more_than_is_sent(tmp_path: Path, received: int) -> None:
-    """Rank 2 had fewer batches; the server waits for any, and counts show who sent less."""
+def test_a_server_that_receives_once_more_than_is_sent(tmp_path: Path) -> None:
+    """Rank 2 had fewer batches; the server waits for any, and has not come to the barrier."""
     for journal, group in alive(steps(tmp_path, 3)):
         mine = journal.rank or 0
         sent = {1: 2, 2: 1}
         if mine == 0:
-            for peer, count in (*sent.items(),) if received == 2 else ((1, 1), (2, 1)):
+            for peer, count in sent.items():
                 for number in range(1, count + 1):
                     call = journal.message(group, "recv", peer)
                     journal.run(call, t=(110 + 10 * peer + number) * MS, d=MS // 2, q=number)
@@ -173,8 +169,7 @@ def test_a_server_that_receives_once_more_than_is_sent(tmp_path: Path, received:
     found = finds(tmp_path, "deadlock", [])
     assert found.summary.startswith("Ranks 0-2 wait for one another: ")
     assert "and waits for any of ranks 1, 2, which all wait; rank 1 is in barrier" in found.summary
-    told = "has received all that was sent to it (2 from rank 1 and 1 from rank 2)"
-    assert (told in (found.hint or "")) is (received == 2)
+    assert "rank 0 is one call short in the default group" in (found.hint or "").lower()
 
 
 @pytest.mark.parametrize("how", ["clean", "failed", "busy"])

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 
 from disttrace_viewer.analysis.sample import STORES, together
 from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.wait import lateness
 from disttrace_viewer.merge.store_servers import begun_anew
 from disttrace_viewer.trace.model import Store
 from disttrace_viewer.trace.operation import Op, because_of_others
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.trace.values import dataclass, field, replace
-
-LATE_NS = 1_000_000_000
-"""A process that begins so long after the first one's time-out was not waited for any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +123,10 @@ class RendezvousIndex:
             return found
         members = self._sorted[0][key]
         arrived: dict[int, int] = {}
-        ended = [o.end_ns for o in members if o.end_ns is not None and because_of_others(o)]
-        over_ns = min(ended, default=None)
-        lateness = {
-            other.process: other.begin_ns - over_ns
-            for other in members
-            if over_ns is not None and other.begin_ns - over_ns > LATE_NS
-        }
-        lateness |= self._after_all(members)
+        late = lateness(self.evidence, members)
         for other in members:
             rank = self.claim(other)
-            if rank is None or other.process in lateness:
+            if rank is None or other.process in late:
                 continue
             if other.error is None or because_of_others(other):
                 arrived.setdefault(rank, other.process)
@@ -145,27 +136,8 @@ class RendezvousIndex:
             arrived |= {r: p for r, p in trace.waits_with.items() if p in here and r not in arrived}
         came = tuple(sorted(set(arrived.values())))
         found = self._known[key] = Rendezvous(
-            key, tuple(members), store, arrived, lateness=lateness, came=came
+            key, tuple(members), store, arrived, lateness=late, came=came
         )
-        return found
-
-    def _after_all(self, together: Sequence[Op]) -> Mapping[int, int]:
-        """Processes that began, under ranks that were there, when others had made this group."""
-        processes = self.evidence.trace.processes
-        made = [op for op in together if op.call.op not in STORES and op.error is None]
-        over_ns = min((op.end_ns for op in made if op.end_ns is not None), default=sys.maxsize)
-        earlier = {
-            (processes[op.process].clock, self.claim(op)): op.end_ns
-            for op in made
-            if op.end_ns is not None
-        }
-        found = {}
-        for op in made:
-            one = processes[op.process]
-            same = earlier.get((one.clock, self.claim(op)))  # by one clock it needs no slack
-            by_ns = one.start_ns - (over_ns if same is None else same)
-            if op.end_ns is None and by_ns > (LATE_NS if same is None else 0):
-                found[op.process] = by_ns
         return found
 
     def _missing(

@@ -5,14 +5,14 @@ happens then; and what the ranks that are waited for do meanwhile.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from disttrace.journal.code_files import BUILT_IN, LOOP, programs_frame
 from disttrace.journal.format import CONSTRUCTOR, STORE
 from disttrace_viewer.analysis.process_ends import ALIVE
-from disttrace_viewer.analysis.sample import innermost, together
+from disttrace_viewer.analysis.sample import STAND_IN, STORES, innermost, together
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.rendezvous import LATE_NS
 from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import GROUPED, Op, because_of_others, is_closed
 from disttrace_viewer.trace.process import Frame, StackSample, Usage
@@ -82,6 +82,8 @@ class Wait:
 
 
 Waits = Sequence[Wait]
+LATE_NS = 1_000_000_000
+"""Who begins so long after the first one's time-out was not waited for any more."""
 SOON_NS = 100_000_000
 """Who begins so much after a time limit by the same clock was not there while it ran."""
 
@@ -110,6 +112,34 @@ def late_by_ns(evidence: Evidence, over: Op, op: Op) -> int:
     clocks = {evidence.trace.processes[one.process].clock for one in (over, op)}
     exact = len(clocks) == 1 and not is_closed(over.error)
     return by_ns if by_ns > (SOON_NS if exact else LATE_NS) else 0
+
+
+def lateness(evidence: Evidence, inside: Collection[Op]) -> dict[int, int]:
+    """By process, how long after an exchange was given up, or was over, those came who met none."""
+    first, found = given_up(inside), {}
+    for op in inside:
+        by_ns = _joined_late_ns(evidence, op, inside)
+        if not by_ns and first is not None and op.number != STAND_IN:
+            by_ns = late_by_ns(evidence, first, op)
+        if by_ns:
+            found[op.process] = by_ns
+    return found
+
+
+def _joined_late_ns(evidence: Evidence, op: Op, inside: Iterable[Op]) -> int:
+    """By how much a process began after another was through with what it calls: it joined under the
+    rank of one that was in it (a child that inherits RANK, a program that executes itself anew),
+    and none comes there. Else 0.
+    """
+    if op.end_ns is not None or op.call.op in STORES:
+        return 0
+    processes = evidence.trace.processes
+    mine = processes[op.process]
+    over = [one for one in inside if one.end_ns is not None and one.error is None]
+    of = [(processes[one.process], one.end_ns or 0) for one in over]
+    same = [ns for p, ns in of if (p.rank, p.clock) == (mine.rank, mine.clock)]  # it needs no slack
+    by_ns = mine.start_ns - min(same or [ns for _, ns in of], default=sys.maxsize)
+    return by_ns if by_ns > (0 if same else LATE_NS) else 0
 
 
 LIMIT_NS, LIMITS = 60_000_000_000, 6

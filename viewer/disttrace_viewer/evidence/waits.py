@@ -7,28 +7,27 @@ possible sender, a key for the one that sets it, a constructor of a group for it
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
 from disttrace.journal.format import COMPOSED
-from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream, together
+from disttrace_viewer.analysis.sample import BATCHES, message_stream, together
 from disttrace_viewer.evidence import polling
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.rendezvous import LATE_NS, Agents, RendezvousIndex
+from disttrace_viewer.evidence.rendezvous import Agents, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters, taken_connections
 from disttrace_viewer.evidence.wait import (
     COLLECTIVE,
+    LATE_NS,
     MESSAGE,
     NODES,
     OTHER,
     RENDEZVOUS,
     SERVER,
     Wait,
-    given_up,
     given_up_ns,
-    late_by_ns,
+    lateness,
 )
 from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import Op, because_of_others, is_closed
@@ -210,16 +209,8 @@ def _exchange(
 ) -> Wait:
     """What an exchange lacks: those of ``ranks`` who are not ``inside``, or came too late."""
     assert op.call.group is not None
-    first = given_up(inside.values())
-    late = {
-        rank: by_ns
-        for rank, one in inside.items()
-        if first is not None
-        and one.number != STAND_IN
-        and (by_ns := late_by_ns(evidence, first, one))
-    }
-    late |= {rank: by_ns for rank, one in inside.items() if (by_ns := _left(evidence, one, inside))}
-    in_time = {rank: one.process for rank, one in inside.items() if rank not in late}
+    late = lateness(evidence, inside.values())
+    in_time = {rank: one.process for rank, one in inside.items() if one.process not in late}
     missing = [rank for rank in ranks if rank not in in_time]
     targets, absent = _resolve(evidence, op.call.group, missing)
     return Wait(
@@ -229,7 +220,7 @@ def _exchange(
         targets,
         absent,
         arrived=tuple(sorted({*in_time.values()})),
-        lateness=tuple((inside[rank].process, by_ns) for rank, by_ns in sorted(late.items())),
+        lateness=tuple(sorted(late.items())),
     )
 
 
@@ -238,18 +229,6 @@ def _of(wait: Wait, op: Op, late: Mapping[int, int]) -> Wait:
     if op.process in late:
         return replace(wait, op=op, targets=(), absent=(), late_ns=late[op.process])
     return replace(wait, op=op)
-
-
-def _left(evidence: Evidence, op: Op, inside: Mapping[int, Op]) -> int:
-    """By how much a process began after another member was through with what it calls: it joined
-    under the rank of one that was in it (a child that inherits RANK, a program that executes itself
-    anew), and none comes there. Else 0.
-    """
-    if op.end_ns is not None:
-        return 0
-    over = (one.end_ns for one in inside.values() if one.end_ns is not None and one.error is None)
-    by_ns = evidence.trace.processes[op.process].start_ns - min(over, default=sys.maxsize)
-    return by_ns if by_ns > LATE_NS else 0
 
 
 def _held_back(evidence: Evidence) -> set[tuple[int, int]]:

@@ -294,13 +294,11 @@ class Case:
         for this very process.
         """
         last = self.last(process)
-        if last is None or (last.call.kind == "store" and last.call.origin == "c++"):
-            return None
-        if process in self.evidence.timeless:
+        if last is None or process in self.evidence.timeless:
             return None  # how long ago that was is not known
-        if last.call.kind == "store" and self._beside(last):
-            return None
         if last.call.kind == "store":
+            if last.call.origin == "c++" or self._beside(last):
+                return None
             newest_ns, cut_ns = last.begin_ns, self.evidence.until_ns(process)
         elif last.call.kind in GROUPED and last.status == "ok":
             newest_ns, cut_ns = last.end_ns or last.begin_ns, self.evidence.cut_ns

@@ -40,15 +40,13 @@ class Names:
     def process(self, index: int) -> str:
         """``rank 0``, ``B rank 1``, ``agent``, ``child of rank 1``."""
         process = self.trace.processes[index]
-        letter = self.letters.get(process.job, "")
-        lead = f"{letter} " if letter else ""
+        text, parent = process.label, self.trace.parent_of(process)
         if process.rank is not None:
-            again = f" (attempt {process.attempt})" if process.attempt else ""
-            return f"{lead}rank {process.rank}{again}"
-        parent = self.trace.parent_of(process)
-        if process.role == "child" and parent is not None and parent.rank is not None:
-            return f"{lead}child {process.pid} of rank {parent.rank}"
-        return f"{lead}{process.role} {process.pid or process.id[:8]}"
+            text += f" (attempt {process.attempt})" if process.attempt else ""
+        elif process.role == "child" and parent is not None and parent.rank is not None:
+            text += f" of rank {parent.rank}"
+        letter = self.letters.get(process.job, "")
+        return f"{letter} {text}" if letter else text
 
     def processes(self, indices: Iterable[int]) -> str:
         """``ranks 0-3, 7``, ``agent 4711``, ``A ranks 0, 1; B rank 1``."""

@@ -48,9 +48,7 @@ def _finding(case: Case, found: Disagreement) -> RuleFinding:
     ends = found.kind != "reduce_op_mismatch" or any(
         op.status != "ok" for op in found.members.values()
     )
-    scope = Scope(stream=(stream, found.seq), members=_inside(case, found))
-    if not ends:
-        scope = Scope()
+    scope = Scope(stream=(stream, found.seq), members=_inside(case, found)) if ends else Scope()
     odd = sorted(found.odd)
     apart = _parameters(found) if found.kind == "shape_mismatch" else {}
     callers = _callers(found)

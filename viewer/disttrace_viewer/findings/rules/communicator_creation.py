@@ -6,6 +6,7 @@ is missing there is a matter of other rules; and after a part of the group's tim
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from disttrace.journal.format import COMPOSED, CONSTRUCTOR, ON_DEVICE, ends_on_device
@@ -164,38 +165,26 @@ def _in_call(evidence: Evidence, op: Op) -> bool:
 
 def _makers(evidence: Evidence, op: Op) -> Sequence[Op]:
     """The calls of all who make the same group; nothing where a rank is not there."""
-    ranks = {p.index: p.rank for p in evidence.trace.processes if p.rank is not None}
-    place = _place(evidence, op)
-    found = {
-        rank: one
-        for one in evidence.sample.of_kind(COMPOSED)
-        if one.call.op == op.call.op
-        and (rank := ranks.get(one.process)) is not None
-        and _place(evidence, one) == place
-    }
+    places: dict[object, dict[int, Op]] = {}
+    count = Counter[object]()
+    for one in evidence.sample.of_kind(COMPOSED):
+        if one.call.op == op.call.op:  # the n-th like ones of all processes meet
+            key = str(one.call.args.get("ranks"))
+            count[one.process, key] += 1
+            places.setdefault((key, count[one.process, key]), {})[one.process] = one
+    here = next(of for of in places.values() if of.get(op.process) == op)
+    processes = evidence.trace.processes
+    found = {rank: one for p, one in here.items() if (rank := processes[p].rank) is not None}
     default = next((g for g in evidence.trace.groups if g.default), None)
     wanted = None if op.call.op == "split_group" else op.call.args.get("ranks")
     if op.call.op == INIT or default is None:
-        size = evidence.trace.processes[op.process].world_size
+        size = processes[op.process].world_size
         wanted = None if size is None else range(size)
     elif not isinstance(wanted, list):
         wanted = default.ranks
     if wanted is None or not {*wanted} <= {*found}:
         return []
     return [found[rank] for rank in wanted]
-
-
-def _place(evidence: Evidence, op: Op) -> tuple[object, ...]:
-    """Its number among the like calls of its process: the n-th ones meet."""
-    key = str(op.call.args.get("ranks"))
-    before = sum(
-        1
-        for one in evidence.sample.of_process.get(op.process, ())
-        if one.call.op == op.call.op
-        and one.number < op.number
-        and str(one.call.args.get("ranks")) == key
-    )
-    return key, before
 
 
 def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace_viewer.analysis.sample import message_stream, site, together
-from disttrace_viewer.evidence.rendezvous import LATE_NS
 from disttrace_viewer.evidence.wait import COLLECTIVE, KEY, MESSAGE, Wait, cycles, ring
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
@@ -208,66 +207,14 @@ def _hint(case: Case, waits: Sequence[Wait], edges: Sequence[tuple[Wait, int]]) 
             if any(w.kind != MESSAGE for w in waits):
                 return requested  # else it may as well be their order
             return f"{requested} If it is: {ONE_SENDS[:1].lower()}{ONE_SENDS[1:]}"
-    for wait in waits:
-        if wait.any_of and (all_came := _all_came(case, wait)):
-            return all_came
     if any(w.kind == KEY for w in waits):
         return SET_FIRST
     if all(w.kind == MESSAGE for w in waits):
-        return _passed_over(case, waits) or ONE_SENDS
+        return ONE_SENDS
     return _counted(case, edges) or (
         "Look for a call that one of these ranks left out (a condition on the rank or on the data);"
         " if each of them makes all of these calls, bring them, and the groups, into one order on"
         " all ranks."
-    )
-
-
-def _passed_over(case: Case, waits: Sequence[Wait]) -> str | None:
-    """What to look for where the other end of the oldest message of a cycle came through later
-    ones: a call left out.
-    """
-    evidence, processes = case.evidence, case.trace.processes
-    wait = min(waits, key=lambda w: w.op.since_ns)
-    if wait.any_of or len(wait.targets) != 1:
-        return None
-    one, other = processes[wait.process], processes[wait.targets[0]]
-    after_ns = wait.op.since_ns + (0 if other.clock == one.clock else LATE_NS)
-    mine, theirs = ("send", "receive") if wait.op.call.op == "send" else ("receive", "send")
-    for op in reversed(evidence.sample.of_process[other.index]):
-        if op.call.kind == MESSAGE and op.status == "ok" and op.begin_ns > after_ns:
-            return (
-                f"{sentences.capital(other.label)} came through"
-                f" {sentences.call(evidence.trace, op)} since {one.label} is in that {mine}: look"
-                f" for the {theirs} that it left out (a condition on the rank, a batch that is"
-                " shorter there), or let both post them in one order."
-            )
-    return None
-
-
-def _all_came(case: Case, wait: Wait) -> str | None:
-    """What to do where the one that receives from any source has all that was sent to it, and wants
-    more; None where some was not received.
-    """
-    trace, op = case.trace, wait.op
-    counts = {side: dict.fromkeys(wait.targets, 0) for side in ("send", "recv")}
-    for (side, (group, source, to, _)), kept in case.sample.message_streams.items():
-        if (group, to) == (op.call.group, op.call.group_rank) and source is not None:
-            sender = case.evidence.process_of(group or 0, source)
-            if sender in counts[side]:
-                counts[side][sender] += kept[-1].seq or 0
-    if not wait.targets or counts["send"] != counts["recv"]:
-        return None
-    by_count = together((count, process) for process, count in counts["send"].items())
-    texts = sentences.listed(
-        [
-            f"{f'{count:,}' if count else 'none'} from {sentences.processes(trace, who)}"
-            for count, who in sorted(by_count.items(), reverse=True)
-        ]
-    )
-    return (
-        f"{sentences.subject(trace, [wait.process])} has received all that was sent to it ({texts})"
-        " and waits for one more: let it receive as often as they send, each by its own count, and"
-        " let them send before they wait for it."
     )
 
 
@@ -310,7 +257,8 @@ def _newest(kept: Iterable[Op]) -> int:
 SET_FIRST = "Set the key before the call in which its setter waits, or wait for it after that."
 ONE_SENDS = (
     "Let one side send first and the other receive first, or post both without waiting"
-    " (batch_isend_irecv)."
+    " (batch_isend_irecv); or find the message that one of them left out (a condition on the rank,"
+    " a batch that is shorter there)."
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, CLEAN, OWN, SILENT
@@ -16,7 +16,7 @@ from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding
 from disttrace_viewer.findings.rules.outside import OF_ABSENCE
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import GROUPED, Op, is_connection_error
-from disttrace_viewer.trace.process import Failure
+from disttrace_viewer.trace.process import Failure, Process
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import LEFTOVER, MAY_END, raised
 
@@ -75,26 +75,22 @@ _LEFT_OVER = {
 
 def traced_to(case: Case, findings: Sequence[RuleFinding]) -> list[RuleFinding]:
     """The findings, with a store's file, or its keys, that an earlier run left as the cause."""
-    if not any(_may_be(one) for one in findings):
+    about = [f for f in findings if f.severity == ERROR and f.kind in _LEFT_OVER]
+    if not about:
         return [*findings]
     before = {stuck: [*met_before(case, stuck=stuck)] for stuck in (False, True)}
     left = [(store, {op.process for op in _broken(case, store)}) for store in _left_over(case)]
-    return [_traced(one, before, left) if _may_be(one) else one for one in findings]
+    found = []
+    for one in findings:
+        concerned = {*one.culprits, *one.waiting, *one.scope.members} if one in about else {-1}
+        met = before[one.kind == "no_progress"]
+        attempt = next((attempt for op, attempt in met if op.process in concerned), None)
+        store = next((store for store, inside in left if inside & concerned), None)
+        found.append(_traced(one, attempt, store))
+    return found
 
 
-def _may_be(finding: RuleFinding) -> bool:
-    return finding.severity == ERROR and finding.kind in _LEFT_OVER
-
-
-def _traced(
-    finding: RuleFinding,
-    before: Mapping[bool, Sequence[tuple[Op, int]]],
-    left: Sequence[tuple[Op, Set[int]]],
-) -> RuleFinding:
-    concerned = {*finding.culprits, *finding.waiting, *finding.scope.members}
-    met = before[finding.kind == "no_progress"]
-    attempt = next((attempt for op, attempt in met if op.process in concerned), None)
-    store = next((store for store, inside in left if inside & concerned), None)
+def _traced(finding: RuleFinding, attempt: int | None, store: Op | None) -> RuleFinding:
     if attempt is not None:
         what = (
             f"attempt {attempt} made this group under the same keys of the same store, which still"
@@ -169,28 +165,25 @@ def overcome(case: Case, finding: RuleFinding) -> RuleFinding:
     attempt, later = attempts(case, finding)
     if finding.severity != ERROR:
         return finding
-    starter = _went_on(case, finding)
+    failed, starter = finding.summary.rstrip("."), _went_on(case, finding)
     if starter is not None:
         label = sentences.processes(case.trace, [starter])
-        return replace(
-            finding,
-            severity=NOTE,
-            summary=f"One run of several that {label} began failed ({finding.summary.rstrip('.')});"
-            f" {label} began others after it, which ended well, as it did.",
-            hint="The program went on without it, and what it began later ended well; if no rank of"
-            " it may fail, have it end with another code.",
+        summary = (
+            f"One run of several that {label} began failed ({failed}); {label} began others after"
+            " it, which ended well, as it did."
         )
-    if attempt is None or later is None:
+        hint = (
+            "The program went on without it, and what it began later ended well; if no rank of"
+            " it may fail, have it end with another code."
+        )
+    elif later is not None and _ran_to_its_end(case, later, _launchers(case, finding)):
+        summary = f"Attempt {attempt} failed ({failed}); attempt {later} ran to its end."
+        hint = (
+            "Nothing is lost but the time of that attempt; if it comes again, read why it failed."
+        )
+    else:
         return finding
-    if not _ran_to_its_end(case, later, _launchers(case, finding)):
-        return finding
-    return replace(
-        finding,
-        severity=NOTE,
-        summary=f"Attempt {attempt} failed ({finding.summary.rstrip('.')}); attempt {later} ran to"
-        " its end.",
-        hint="Nothing is lost but the time of that attempt; if it comes again, read why it failed.",
-    )
+    return replace(finding, severity=NOTE, summary=summary, hint=hint)
 
 
 def attempts(case: Case, finding: RuleFinding) -> tuple[int | None, int | None]:
@@ -218,25 +211,25 @@ def _went_on(case: Case, finding: RuleFinding) -> int | None:
     over_ns = max(case.ends[one.index].t_ns for one in concerned)
     begun = (case.trace.processes[i] for i in case.trace.children[starter.id])
     later = [p for p in begun if p.rank is not None and p.start_ns > over_ns]
-    size = max((p.world_size or 0 for p in later), default=0)
-    whole = {p.rank for p in later} == set(range(size))
-    well = size > 0 and whole and all(case.ends[p.index].how == CLEAN for p in later)
-    return starter.index if well else None
+    return starter.index if _ended_well(case, later) else None
+
+
+def _ended_well(case: Case, ranks: Sequence[Process]) -> bool:
+    """Whether these are all ranks of a job, and each ended as if all were well."""
+    size = max((p.world_size or 0 for p in ranks), default=0)
+    whole = size > 0 and {p.rank for p in ranks} == {*range(size)}
+    return whole and all(case.clean(p.index) for p in ranks)
 
 
 def _ran_to_its_end(case: Case, attempt: int, launchers: set[str]) -> bool:
     known = [case.trace.by_id.get(launcher) for launcher in launchers]
-    with_handled = {None if one is None else case.ends[one.index].how for one in known}
-    if with_handled == {CLEAN} or with_handled & {OWN, CASCADE}:
-        return with_handled == {CLEAN}
+    ends = {None if one is None else case.ends[one.index].how for one in known}
+    if ends == {CLEAN} or ends & {OWN, CASCADE}:
+        return ends == {CLEAN}
     # Nothing tells of a launcher's end; that of the whole job is in all ranks of its last attempt.
-    if attempt != max(p.attempt or 0 for p in case.trace.processes):
-        return False
-    ranks = {p.rank: p for p in case.trace.processes if p.attempt == attempt and p.rank is not None}
-    size = max((p.world_size or 0 for p in ranks.values()), default=0)
-    return ranks.keys() == set(range(size)) and all(
-        case.ends[p.index].how == CLEAN for p in ranks.values()
-    )
+    processes = case.trace.processes
+    ranks = [p for p in processes if p.attempt == attempt and p.rank is not None]
+    return attempt == max(p.attempt or 0 for p in processes) and _ended_well(case, ranks)
 
 
 def _launchers(case: Case, finding: RuleFinding) -> set[str]:

@@ -19,37 +19,21 @@ from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.wording import sentences
 
 
-def _held_up(case: Case, wait: Wait) -> dict[int, Held]:
-    """The late targets of a wait that were held up, and those by which, if held up themselves."""
-    found: dict[int, Held] = {}
-    if not wait.lateness:
-        return found
-    over_ns = given_up_ns(
-        w.op for w in case.waits if w.exchange == wait.exchange and w.late_ns is None
-    )
-    if over_ns is None:
-        return found
-    open_ends = [(process, over_ns + by_ns) for process, by_ns in wait.lateness]
-    seen = set()
-    while open_ends:
-        process, arrived_ns = open_ends.pop()
-        if process in seen:
-            continue
-        seen.add(process)
-        by = _held(case, process, over_ns, arrived_ns)
-        if by is not None:
-            found[process] = by
-            open_ends += [(op.process, op.begin_ns) for op in by.by]
-    return found
-
-
 def held_up_by(case: Case, wait: Wait) -> dict[int, Held]:
     """What held up the late targets of a wait, and those that did so; else where they were: until
     the others gave up, or where they were first seen after that.
     """
-    found, over_ns = _held_up(case, wait), given_up_ns([wait.op])
+    found: dict[int, Held] = {}
+    inside = (w.op for w in case.waits if w.exchange == wait.exchange and w.late_ns is None)
+    over_ns = given_up_ns(inside) if wait.lateness else None
     if over_ns is None:
         return found
+    todo = [(process, over_ns + by_ns) for process, by_ns in wait.lateness]
+    for process, arrived_ns in todo:
+        by = None if process in found else _held(case, process, over_ns, arrived_ns)
+        if by is not None:
+            found[process] = by
+            todo += [(op.process, op.begin_ns) for op in by.by]
     for process, by_ns in wait.lateness:
         if process in found:
             continue

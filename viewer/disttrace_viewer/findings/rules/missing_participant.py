@@ -181,15 +181,10 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
         return f"Look at what {does}: disttrace attach, or py-spy dump, while it hangs."
     native = wait.op.call.origin == "c++" and all(_left_the_loop(case, s) for s in sinks)
     if native or all(case.clean(s) or _parted(case, s) for s in sinks):
-        kept = case.sample.of_process
-        issued = [op for p in (wait.process, *sinks) for op in kept.get(p, ())]
-        # DDP's reducer alone waits in C++, where none sees it.
-        unseen = ("c++", COLLECTIVE, None)
-        ddp = any((op.call.origin, op.call.kind, op.wait_begin_ns) == unseen for op in issued)
-        use = "join() of DistributedDataParallel, or " * ddp
         return (
             "Look for uneven inputs: one rank has fewer batches, or leaves the loop earlier, also"
-            f" by an exception that is caught; use {use}drop_last."
+            " by an exception that is caught; use drop_last, or join() where a"
+            " DistributedDataParallel is trained."
         )
     return f"Look at what {does} there: a data loader, a lock, or code that only some ranks run."
 
@@ -334,20 +329,16 @@ def summary(
             f"{sentences.subject(trace, left)} ended before {name} was over on {devices}: {waited}"
             f" {lasting}."
         )
-    unseen = outside.unseen(trace, wait.absent)
+    unseen = f"; {outside.unseen(trace, wait.absent)}" * bool(wait.absent)
     if not missing:
-        return f"{sentences.capital(waited)} in {name} {lasting}; {unseen}."
-    after = f", and {sentences.processes(trace, came)} only after they had given up" * bool(came)
+        return f"{sentences.capital(waited)} in {name} {lasting}{unseen}."
+    subject = sentences.subject(trace, never)
+    rest = f"{lasting}{outside.where(case, never, wait=wait)}{unseen}"
     if waited_ns is None:
-        return (
-            f"{sentences.subject(trace, never)} had not come to {name} when this was written:"
-            f" {who} {'were' if len(waiting) > 1 else 'was'} in it"
-            f" {lasting}{outside.where(case, never, wait=wait)}{f'; {unseen}' * bool(wait.absent)}."
-        )
-    return (
-        f"{sentences.subject(trace, never)} never joined {name}{after}: {waited} {lasting}"
-        f"{outside.where(case, never, wait=wait)}{f'; {unseen}' * bool(wait.absent)}."
-    )
+        were = "were" if len(waiting) > 1 else "was"
+        return f"{subject} had not come to {name} when this was written: {who} {were} in it {rest}."
+    after = f", and {sentences.processes(trace, came)} only after they had given up" * bool(came)
+    return f"{subject} never joined {name}{after}: {waited} {rest}."
 
 
 def _more(extra: Sequence[Op]) -> str:

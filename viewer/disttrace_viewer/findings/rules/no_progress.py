@@ -38,7 +38,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
     What an operation waits for that is seen only from outside is not known; it comes last.
     """
     for wait in case.due(SERVER):
-        yield _unanswered(case, wait)
+        yield _finding(case, wait)
     apart = [w for w in case.due(OTHER) if not case.knows("sequence", [w.process])]
     if len(apart) > 1:
         yield _apart(case, apart)
@@ -116,20 +116,22 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     ]
     # Members that have begun, and then stopped running while other members went on waiting.
     members = () if wait.kind == OTHER else wait.arrived
-    still = case.evidence.still(members, members)
-    who = [w.process for w in inside]
+    served = wait.kind == SERVER  # by a process that does not run
+    still = wait.targets if served else case.evidence.still(members, members)
+    who = list(dict.fromkeys(w.process for w in inside))
     open_ = _open(case, wait)
-    reported = around(case, wait, {*who, *wait.arrived})
+    reported = [] if served else around(case, wait, {*who, *wait.arrived})
     return RuleFinding(
         kind="no_progress",
         summary=summary(case, wait, inside, still, open_) + troubles(case.trace, reported),
-        because=(sentences.ALL_CAME,),
+        because=(sentences.MUTE if served else sentences.ALL_CAME,),
         culprits=still,
         hint=_OPEN.get(open_ or "") or _hint(case, wait, inside, still, reported),
         waiting=tuple(who),
         **case.about(wait.op),
-        locations=case.evidence.locations(w.op for w in inside),
-        scope=Scope.of(inside, roots=who),
+        locations=case.evidence.locations(w.op for w in inside)
+        + (outside.locations(case, still) if served else ()),
+        scope=Scope.of(inside, roots=still if served else who),
     )
 
 
@@ -220,27 +222,6 @@ def _open(case: Case, wait: Wait) -> str | None:
     return "began" if all(one.call.args.get("started") for one in inside) else None
 
 
-def _unanswered(case: Case, wait: Wait) -> RuleFinding:
-    """A store's server does not answer, since its process does not run."""
-    evidence, trace = case.evidence, case.trace
-    inside = case.inside(wait.exchange)
-    who = list(dict.fromkeys(w.process for w in inside))
-    (server,) = wait.targets
-    been = sentences.capital(_been_in(case, sentences.operation(trace, wait.op), wait, inside))
-    return RuleFinding(
-        kind="no_progress",
-        summary=f"{been}, and {trace.processes[server].label}, which serves this store, does not"
-        f" answer{outside.where(case, [server])}.",
-        because=(sentences.MUTE,),
-        culprits=(server,),
-        hint=outside.stopped_hint(case, [server]) or FROZEN,
-        waiting=tuple(who),
-        **case.about(wait.op),
-        locations=evidence.locations(w.op for w in inside) + outside.locations(case, [server]),
-        scope=Scope.of([wait], roots=[server]),
-    )
-
-
 FROZEN = (
     "Look at what holds it there: a signal, a debugger, a call in a library that keeps the GIL, a"
     " swapping or frozen host."
@@ -251,8 +232,11 @@ def summary(case: Case, wait: Wait, inside: Waits, still: Sequence[int], open_: 
     """``still``: members that stopped running; ``open_``: what the evidence lacks."""
     trace, who = case.trace, [w.process for w in inside]
     name = sentences.operation(trace, wait.op)
-    what = name if wait.kind == OTHER or open_ == "members" else "it"
+    what = name if wait.kind in (OTHER, SERVER) or open_ == "members" else "it"
     been = _been_in(case, what, wait, inside)
+    if wait.kind == SERVER:
+        silent = f"which serves this store, does not answer{outside.where(case, still)}"
+        return f"{sentences.capital(been)}, and {trace.processes[still[0]].label}, {silent}."
     if wait.kind == OTHER:
         return f"{sentences.capital(been)}, and what it waits for was not recorded."
     if open_ == "members":
@@ -384,16 +368,12 @@ def _is_told_of(case: Case, wait: Wait) -> bool:
 
 def device_summary(trace: JobTrace, ops: Sequence[Op]) -> str:
     """``ops``: the first operation of each with which its device is not through."""
-    alike = together((sentences.operation(trace, op), op.process) for op in ops)
-    parts = [
-        f"{sentences.processes(trace, who)} {'is' if len(who) == 1 else 'are'} not through with"
-        f" {name}"
-        for name, who in alike.items()
-    ]
+    names = [(sentences.operation(trace, op), op.process) for op in ops]
+    through = sentences.sides(trace, names, "is not through with", "are not through with")
     whose = sentences.processes(trace, [op.process for op in ops])
     devices, do = ("device", "does") if len(ops) == 1 else ("devices", "do")
-    most = "all" if len(parts) == len(ops) else "most"
+    most = "all" if len(dict(names)) == len(ops) else "most"
     return (
-        f"The {devices} of {whose} {do} not get on: {sentences.listed(parts)}, and those of {most}"
-        " other members are."
+        f"The {devices} of {whose} {do} not get on: {through}, and those of {most} other members"
+        " are."
     )

@@ -117,18 +117,15 @@ def where(
     What each of them is at while a rank waits (since then, or in that). ``named``: they were named
     just before, so all of them at one place are ``it`` or ``they``.
     """
-
-    def at(process: int, *, many: bool = False) -> str:
-        return _doing(case, process, since_ns, wait, many=many)
-
-    alike = together((at(process), process) for process in case.by_rank(processes))
+    said = ((p, _doing(case, p, since_ns, wait, many=False)) for p in case.by_rank(processes))
+    alike = together((doing, process) for process, doing in said)
     clauses = []
     for who in alike.values():
         many = len(who) > 1
         subject = sentences.processes(case.trace, who)
         if named and len(alike) == 1:
             subject = "they" if many else "it"
-        clauses.append(f"{subject} {at(who[0], many=many)}")
+        clauses.append(f"{subject} {_doing(case, who[0], since_ns, wait, many=many)}")
     return "; " + ", ".join(clauses) if clauses else ""
 
 

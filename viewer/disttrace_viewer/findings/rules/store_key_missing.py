@@ -18,7 +18,6 @@ from disttrace_viewer.findings.rules.outside import EARLY, POLLED_HINT
 from disttrace_viewer.trace.model import JobTrace, lead_of
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.names import few
 
 
 def find(case: Case) -> Iterator[RuleFinding]:
@@ -321,12 +320,8 @@ def _series(trace: JobTrace, series: Sequence[Wait]) -> str:
         names = " and ".join(repr(key) for key in wait.exchange[2:5])  # type: ignore[index]
         return f"{names} ({sentences.line(wait.op)})"
 
-    reported = together((awaited(wait), wait.process) for wait in series)
-    waits = [
-        f"{sentences.processes(trace, who)} {'wait' if len(who) > 1 else 'waits'} for {names}"
-        for names, who in reported.items()
-    ]
-    return f"; {few(waits, sentences.MANY, ', ')}" if waits else ""
+    reported = [(awaited(wait), wait.process) for wait in series]
+    return f"; {sentences.sides(trace, reported, 'waits for', 'wait for')}" * bool(series)
 
 
 def _odd(case: Case, key: Key, who: Sequence[int]) -> tuple[list[int], Wait | None]:
@@ -365,14 +360,10 @@ def _turns_text(
 
 def _able_text(trace: JobTrace, who: Sequence[int], able: Sequence[Wait]) -> str:
     """Where all who could set it are, each of which waits for those who wait for it."""
-    if not able:
-        return ""
-    reported = together((f"in {sentences.call(trace, w.op)}", w.process) for w in able)
-    where = [f"{sentences.processes(trace, of)} {text}" for text, of in reported.items()]
-    return (
-        f"; all others who use this store wait for {sentences.processes(trace, who)}"
-        f" themselves: {sentences.listed(where)}"
-    )
+    reported = ((f"in {sentences.call(trace, w.op)}", w.process) for w in able)
+    where = sentences.sides(trace, reported, "is", "are")
+    who_waits = sentences.processes(trace, who)
+    return f"; all others who use this store wait for {who_waits} themselves: {where}" * bool(able)
 
 
 def _behind(trace: JobTrace, behind: Sequence[Wait]) -> str:
