@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cached_property
 
 from disttrace_viewer.analysis.sample import STORES, together
@@ -147,27 +147,21 @@ class RendezvousIndex:
         mine = self.evidence.trace.processes[op.process]
         alone = self.evidence.sample.around(op) is None and op.call.op not in STORES
         polled = (came.key, expected, made, mine.job, mine.attempt, alone)
-        found = self._gone.get(polled)
-        if found is not None and op.process not in found[0] and mine.rank not in found[1]:
-            return found
-        arrived = came.arrived
-        if alone and expected is not None:
-            self._gone[polled] = by_hand = self._missing_by_hand(op, arrived, expected)
-            return by_hand
-        late, absent = [], []
-        for rank in range(expected or 0):
-            if rank in arrived:
-                continue
-            known = made[rank] if made is not None and rank < len(made) else rank
-            process = self._process(op, known)
-            if process is None:
-                absent.append(known)
-            else:
-                late.append(process)
-        result = (tuple(late), tuple(absent))
-        if mine.rank not in result[1]:
-            self._gone[polled] = result
-        return result
+        if polled not in self._gone and alone and expected is not None:
+            self._gone[polled] = self._missing_by_hand(op, came.arrived, expected)
+        elif polled not in self._gone:
+            ranks = [rank for rank in range(expected or 0) if rank not in came.arrived]
+            known = [made[r] if made is not None and r < len(made) else r for r in ranks]
+            self._gone[polled] = self._bearing(op, known)
+        late, absent = self._gone[polled]
+        return tuple(p for p in late if p != op.process), absent
+
+    def _bearing(self, op: Op, ranks: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The processes that bear some ranks in the job of one, and ranks that none bears."""
+        mine = self.evidence.trace.processes[op.process]
+        bearers = {r: self._bearers.get((r, mine.job, mine.attempt), ()) for r in ranks}
+        late = tuple(of[0] for of in bearers.values() if of)
+        return late, tuple(rank for rank, of in bearers.items() if not of)
 
     def _missing_by_hand(
         self, op: Op, arrived: Mapping[int, int], expected: int
@@ -188,10 +182,9 @@ class RendezvousIndex:
         if all(processes[p].rank == rank for rank, p in arrived.items()) and (
             expected == mine.world_size or {processes[p].rank for p in clients} >= {*missing}
         ):
-            found = {rank: self._process(op, rank) for rank in missing}
-            late = tuple(p for p in found.values() if p is not None)
+            late, absent = self._bearing(op, missing)
             if all(p in fewer or p not in clients for p in late):
-                return late, tuple(rank for rank, p in found.items() if p is None)
+                return late, absent
         if len(fewer) == len(missing):
             return tuple(fewer), ()
         ranks = {p.rank for p in processes}
@@ -221,12 +214,6 @@ class RendezvousIndex:
         if not isinstance(given, list) or not all(isinstance(r, int) for r in given):
             return None
         return tuple(sorted(given) if parent and parent.call.args.get("sort_ranks") else given)
-
-    def _process(self, op: Op, rank: int) -> int | None:
-        """The process that bears a rank in the job, alive at the time."""
-        mine = self.evidence.trace.processes[op.process]
-        bearers = self._bearers.get((rank, mine.job, mine.attempt), ())
-        return next((process for process in bearers if process != op.process), None)
 
     @cached_property
     def _bearers(self) -> Mapping[tuple[int | None, str, int | None], list[int]]:

@@ -105,15 +105,10 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     before = setters.set_by.get(key)
     if wait.polled and near is not None and NUMBER.sub("#", near[0]) == NUMBER.sub("#", key[1]):
         near = None  # of a series another one is always near
-    apart = None
-    if before is None and not behind:
-        apart = _in_another(case, wait.process, key)
     store = trace.place_by_id.get(str(place))
     out = sorted({*(store.processes if store else ())} - case.of_process.keys() - {*who})
     others = [p for p in out if not trace.processes[p].is_agent]
     early = all(case.early(w) for w in inside)
-    held = [] if behind or (near, before, apart) != (None,) * 3 else _held_up(case, wait, who)
-
     names, at = " and ".join(repr(one) for one in unset[:3]), sentences.line(op)
     age = sentences.span(max(evidence.age_ns(w.op) for w in behind or inside))
     subject, have = sentences.subject(trace, who), sentences.have(who)
@@ -123,6 +118,8 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     if near is not None and before is None and not behind:
         label = trace.processes[near[1]].label
         closest = f"; the nearest key that was set is {near[0]!r}, by {label}"
+    became, found = _became(case, wait.process, key, closest)
+    held = [] if behind or near or before or found else _held_up(case, wait, who)
     if wait.polled:
         holder = setters.holder(key) if op.call.op == "store.compare_set" else None
         hint = POLLED_HINT
@@ -147,7 +144,6 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
             f" {sentences.span(min(by.values()))} later{late_arrivals.words(case, late)}."
         )
     else:
-        became, found = _became(case, key, apart, closest)
         hint = found or "Find who should set this key, and compare its spelling and its prefixes."
         if turns and odd:
             where = outside.where(case, odd, since_ns=wait.op.begin_ns, named=True)
@@ -198,20 +194,22 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     )
 
 
-def _became(
-    case: Case, key: Key, apart: tuple[str, int] | None, closest: str
-) -> tuple[str, str | None]:
-    """What became of a key that is not set, and what to look for, if that tells it. ``apart``: the
-    other store in which it was set, and by which; ``closest``: the nearest key that was set.
+def _became(case: Case, waiter: int, key: Key, closest: str) -> tuple[str, str | None]:
+    """What became of a key that is not set, and what to look for, if that tells it. ``closest``:
+    the nearest key that was set.
     """
-    setters, processes = case.setters, case.trace.processes
-    if apart is not None:
-        store, label = apart[0], processes[apart[1]].label
-        hint = (
-            "Give all of them one store: the same path, or the same host and port, and none that"
-            " lives in one process only (HashStore)."
-        )
-        return f"nobody has set it there; {label} has set it in another store, {store}", hint
+    setters, trace = case.setters, case.trace
+    processes = trace.processes
+    for (where, name), op in setters.set_by.items() if key not in setters.set_by else ():
+        other = trace.place_by_id.get(where or "")
+        same = processes[op.process].attempt == processes[waiter].attempt
+        if name == key[1] and other is not None and same:
+            hint = (
+                "Give all of them one store: the same path, or the same host and port, and none"
+                " that lives in one process only (HashStore)."
+            )
+            text = f"{processes[op.process].label} has set it in another store, {other.name}"
+            return f"nobody has set it there; {text}", hint
     before = setters.set_by.get(key)
     if before is None:
         return f"nobody has set it{closest}", None
@@ -250,17 +248,6 @@ def _of_its_form(case: Case, wait: Wait) -> list[Wait]:
         and not (other.polled or other.lateness or other.behind)
         and form(other) == form(wait)
     ]
-
-
-def _in_another(case: Case, waiter: int, wanted: Key) -> tuple[str, int] | None:
-    """Another store in which this very key was set in the same attempt, and by which."""
-    trace = case.trace
-    for (where, name), op in case.setters.set_by.items():
-        other = trace.place_by_id.get(where or "")
-        same = trace.processes[op.process].attempt == trace.processes[waiter].attempt
-        if name == wanted[1] and where != wanted[0] and other is not None and same:
-            return other.name, op.process
-    return None
 
 
 def _held_up(case: Case, wait: Wait, who: list[int]) -> list[Wait]:
