@@ -70,9 +70,7 @@ class Endings(Recorded):
 
     @cached_property
     def _exchanged(self) -> Mapping[int, int]:
-        """When each process began the newest operation that others took part in and that ended
-        well: a send may end well although its receiver is not there.
-        """
+        """When each began the newest operation that others took part in and that ended well."""
         return latest(
             op
             for op in self.sample.ops

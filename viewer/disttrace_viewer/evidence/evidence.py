@@ -112,9 +112,7 @@ class Evidence(Endings):
         return len(self.sample.partners(op)) + 1 == size
 
     def _outrun(self, process: int) -> bool:
-        """Whether others are through with what none completes alone and it has not begun: then its
-        evidence is older than theirs.
-        """
+        """Whether its evidence is older than others': they are through with what needs it too."""
         own: dict[Stream, int] = {}
         for op in self.sample.of_process[process]:
             if op.call.kind == COLLECTIVE:
@@ -136,9 +134,7 @@ class Evidence(Endings):
 
     @cached_property
     def _passed(self) -> frozenset[tuple[int, int]]:
-        """Collectives in flight that the device of another member has come through, where all wait
-        for all.
-        """
+        """Collectives in flight, of all with all, that another member's device has come through."""
         return frozenset(
             op.id
             for ops, through in self._inside.values()
@@ -267,10 +263,7 @@ class Evidence(Endings):
         return min(ended, default=None)
 
     def stands(self, process: int) -> Frame | None:
-        """Where the main thread of a process stands, if that was noted since it last did anything.
-
-        What its own thread did counts, also composed operations (``destroy_process_group``).
-        """
+        """Where the main thread of a process stands, if noted since it last did anything."""
         return innermost(self.stack(process))
 
     def inside(self, process: int) -> Frame | None:

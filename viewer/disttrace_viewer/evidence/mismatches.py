@@ -341,9 +341,7 @@ def _slots_fit(members: Members) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What one member (by its rank in the group) sends to another, and what that one makes room
-    for: rows in ``all_to_all_single``, elements else.
-    """
+    """What one member sends to another, and what that one makes room for: rows, or elements."""
 
     sender: int
     receiver: int

@@ -168,16 +168,12 @@ class Recorded:
         return {(op.process, op.thread): op for op in self.sample.ops}
 
     def beside(self, process: int, thread: int) -> bool:
-        """Whether a thread is not the main one, and has no part in the operations of groups: it may
-        ask a store all day whatever its process is at.
-        """
+        """Whether a thread is not the main one and has no part in the operations of groups."""
         return thread != 0 and thread not in self.at_work.get(process, ())
 
     @cached_property
     def at_work(self) -> Mapping[int, frozenset[int]]:
-        """The threads by which each process takes part in the operations of groups: what it is at
-        is known by them. Where there are none, that is its main thread (0).
-        """
+        """The threads by which each process takes part in the operations of groups, if any does."""
         made = self.sample.of_kind(*GROUPED)
         found = sample.together((op.process, op.thread) for op in made)
         return {process: frozenset(threads) for process, threads in found.items()}

@@ -310,9 +310,7 @@ class Case:
         return last if last.begin_ns - since_ns >= STUCK_NS else None
 
     def _beside(self, op: Op) -> bool:
-        """Whether a thread did it that has no part in the exchanges of its process: what that asks
-        a store for all day is no sign that the one which others wait for is on its way.
-        """
+        """Whether a thread did it that has no part in the exchanges of its process."""
         if not self.evidence.beside(op.process, op.thread):
             return False
         # Who waits for a thread comes when that is through with what it asks for.
@@ -362,9 +360,7 @@ class Case:
         return sorted(found, key=lambda i: self.ends[i].t_ns)
 
     def knows(self, what: str, processes: Iterable[int]) -> bool:
-        """Whether the evidence of all these processes holds something (``Process.lacks``): only
-        then may a rule conclude from its absence.
-        """
+        """Whether the evidence of all these tells of something: else its absence proves nothing."""
         known = self.trace.processes
         return not any(what in known[process].lacks for process in processes)
 

@@ -173,9 +173,7 @@ class Witnesses:
 
     @cached_property
     def _kept(self) -> Witnessed:
-        """Until when (negative: the last counts) others were in a wait with each process, or for
-        it, that would have failed at its end.
-        """
+        """Until when (negative: the last counts) others were in a wait with each one, or for it."""
         lasting = [
             (-(w.op.end_ns or self.evidence.until_ns(w.process)), w)
             for w in self.waits

@@ -101,9 +101,7 @@ def _swallowed(case: Case, found: Disagreement) -> dict[int, Op]:
 
 
 def _one_call(case: Case, found: Disagreement) -> str | None:
-    """What to look for where one side skipped a call or made one more, instead of passing other
-    arguments.
-    """
+    """What to look for where one side skipped a call or made one more."""
 
     def where(op: Op) -> object:
         if is_of_generated(op.call):  # of each rank other code, for one user's line
@@ -141,9 +139,7 @@ def _one_call(case: Case, found: Disagreement) -> str | None:
 
 
 def _before(case: Case, one: Op, two: Op) -> list[Site] | None:
-    """What two members called in their group before these calls, of one number and different lines,
-    if that was the same.
-    """
+    """What two members called in their group before these calls, if that was the same."""
     mine, theirs = (case.evidence.course(op.process, one.call.stream) for op in (one, two))
     if one.seq is None or mine is None or theirs is None:
         return None

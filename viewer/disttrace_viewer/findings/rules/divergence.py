@@ -389,9 +389,7 @@ def _finding(case: Case, digests: dict[int, Digest]) -> RuleFinding:
 
 
 def find_unreduced(case: Case) -> Iterator[RuleFinding]:
-    """One note per model of DDP: parameters changed again and again, and less was exchanged since
-    than its gradients once.
-    """
+    """One note per model of DDP that changed again and again, with nothing exchanged since."""
     evidence, models = case.evidence, list[tuple[tuple[Stack, str], tuple[int, Unreduced]]]()
     for process in evidence.trace.processes:
         seen = (one for one in process.unreduced if not one.parameters)

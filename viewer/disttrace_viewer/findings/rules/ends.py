@@ -152,10 +152,7 @@ STARTED, KILLED = "started", "killed"
 
 
 def words(worker: Worker, *, sure: bool, many: bool = False) -> str:
-    """``ended with exit code 1 before it used torch.distributed``, to follow it as a subject.
-
-    ``sure``: it is known that it used nothing of that; ``many``: several ended alike.
-    """
+    """``ended with exit code 1 before it used torch.distributed``; ``sure``: that is known."""
     if worker.event == STARTED:
         return f"was started (pid {worker.pid}) and has no journal yet"
     how = "ended"
@@ -269,9 +266,7 @@ def _unexplained(case: Case, failed: list[int]) -> RuleFinding:
 
 
 def _left(case: Case, broken: Sequence[Op]) -> list[Op]:
-    """What those did not wait for who ended well before others lost contact in that very exchange:
-    with the process went its part in it, of which nothing may have been sent yet.
-    """
+    """What those did not wait for who ended well before others lost contact in that exchange."""
     found: dict[int, Op] = {}
     for op in broken:
         for other in case.sample.partners(op):

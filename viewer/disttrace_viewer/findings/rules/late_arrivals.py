@@ -20,9 +20,7 @@ from disttrace_viewer.wording import sentences
 
 
 def held_up_by(case: Case, wait: Wait) -> dict[int, Held]:
-    """What held up the late targets of a wait, and those that did so; else where they were: until
-    the others gave up, or where they were first seen after that.
-    """
+    """What held up the late targets of a wait, and those that did so; else where they were."""
     found: dict[int, Held] = {}
     inside = (w.op for w in case.waits if w.exchange == wait.exchange and w.late_ns is None)
     over_ns = given_up_ns(inside) if wait.lateness else None

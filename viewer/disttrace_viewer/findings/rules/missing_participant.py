@@ -285,9 +285,7 @@ def _sites(course: Course) -> list[Site]:
 def summary(
     case: Case, wait: Wait, inside: Waits, sinks: Sequence[int], held: Late, extra: Sequence[Op]
 ) -> str:
-    """Who never joined, arrived too late or left too early, and who waits for that: all that are
-    ``inside``. ``extra``: the calls that these made, and the missing (``sinks``) did not.
-    """
+    """Who never joined, came too late or left too early, and who waits for that (``inside``)."""
     evidence, trace = case.evidence, case.trace
     late, missing = dict(wait.lateness), case.by_rank(sinks)
     waiting, group = [w.process for w in inside], wait.op.call.group

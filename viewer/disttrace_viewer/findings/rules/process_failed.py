@@ -303,9 +303,7 @@ _GONE = ("BrokenPipeError", "ConnectionRefusedError", "ConnectionResetError", "E
 
 
 def summary(case: Case, who: Sequence[int], ending: Op | None, *, surely: bool, first: bool) -> str:
-    """``Rank 1 failed first: ValueError: no data (fail.py:5)``. ``first``: others ran too, and none
-    of them had failed by then; ``ending``: what it called at its end, and is in.
-    """
+    """``Rank 1 failed first: ValueError: no data (fail.py:5)``; ``ending``: what it is in since."""
     trace, end, many = case.trace, end_of(case.evidence, who[0]), len(who) > 1
     where, last = case.evidence.whereabouts(who[0]), case.last(who[0])
     on = f"; {'they live' if many else 'it lives'} on, for another thread still runs" * end.lingers
@@ -333,8 +331,7 @@ def look_for(code: int | None) -> str:
 
 
 def hint(end: End, *, others: bool, ending: Op | None = None) -> str:
-    """What to read first. ``others``: there are ranks that did not fail so; ``ending``: what it
-    called after that."""
+    """What to read first; ``others``: there are ranks that did not fail so."""
     if ending is not None:
         return (
             "Read this exception first. What runs after it (sys.excepthook, atexit) runs on the"

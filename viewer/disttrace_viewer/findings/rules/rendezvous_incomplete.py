@@ -172,9 +172,7 @@ _SHOWN = 4
 def summary(
     case: Case, wait: Wait, same: Waits, sinks: Sequence[int], elsewhere: Waits, *, start: bool
 ) -> str:
-    """Who waits where (``same``), who has arrived, and who has not. ``start``: the others may still
-    be on their way.
-    """
+    """Who waits where, who has arrived, and who has not; ``start``: the others may yet come."""
     trace, rendezvous, top = case.trace, _of(case, wait), case.evidence.top(wait.op)
     arrived, expected = rendezvous.arrived, rendezvous.expected
     lasting = sentences.span(max(case.evidence.age_ns(w.op) for w in same))

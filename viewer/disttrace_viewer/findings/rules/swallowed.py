@@ -23,9 +23,7 @@ from disttrace_viewer.wording.sentences import tidy
 
 
 def find(case: Case, process: int, others: Sequence[Op], instead: Op | None) -> Op | None:
-    """The call by which a process would have come to what ``others`` called under one number of
-    their group; ``instead``: what the process called under it, if anything.
-    """
+    """The call by which a process would have come to what ``others`` called, not to ``instead``."""
     for op in _raised(case, process):
         if instead is None:
             failures = case.trace.processes[op.process].failures
