@@ -63,9 +63,7 @@ class RendezvousIndex:
 
     @cached_property
     def _sorted(self) -> tuple[Mapping[Hashable, list[Op]], Mapping[tuple[int, int], Hashable]]:
-        """Constructors that meet, and the key of each: the n-th of each process over one store and
-        prefix, of those that one attempt began.
-        """
+        """Constructors that meet, and their keys: the n-th of each over a store and prefix."""
         same: dict[Hashable, list[Op]] = {}
         count = Counter[Hashable]()
         for op, store in self.constructors:

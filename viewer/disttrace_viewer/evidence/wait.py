@@ -89,10 +89,7 @@ SOON_NS = 100_000_000
 
 
 def given_up_ns(ops: Iterable[Op]) -> int | None:
-    """When an exchange was given up: its first operation that ended because of others did.
-
-    Who begins long after that cannot have been waited for any more.
-    """
+    """When an exchange was given up: its first operation that ended because of others did."""
     first = given_up(ops)
     return None if first is None else first.end_ns
 
@@ -217,10 +214,7 @@ def cycles(edges: Mapping[int, Sequence[int]]) -> list[tuple[int, ...]]:
 
 
 def ring(edges: Mapping[int, Iterable[int]], members: Sequence[int], least: int = 2) -> list[int]:
-    """A shortest cycle within members, from that of its nodes that comes first among them on.
-
-    ``least``: there can be none of fewer nodes.
-    """
+    """A shortest cycle within members, from its first node on; ``least``: none has fewer nodes."""
     left = set(members)
     inner = {p: left.intersection(edges.get(p, ())) for p in members}
     above = together((target, process) for process, of in inner.items() for target in of)
@@ -379,8 +373,7 @@ class RankActivity:
 def activity(
     evidence: Evidence, process: int, since_ns: int, until_ns: int, frozen_ns: int
 ) -> RankActivity:
-    """What a process did while others waited for it, from ``since_ns`` until ``until_ns``; for
-    ``frozen_ns`` only one of its threads has run, if any."""
+    """What a process did while others waited; for ``frozen_ns`` only one of its threads ran."""
     one = evidence.trace.processes[process]
     usage = next((u for u in reversed(one.usage) if since_ns < u.t_ns <= until_ns), None)
     at_ns = until_ns if usage is None else usage.t_ns

@@ -147,11 +147,7 @@ def _short(trace: JobTrace, process: Process, letters: Mapping[str, str]) -> str
 
 
 def lanes_of(names: Names, wanted: Iterable[int]) -> tuple[Lane, ...]:
-    """Lanes for these processes: by job, agents first, then ranks, then the rest.
-
-    Restarts of a rank share its lane. Where there are more than ``LANES``, neighbours share lanes,
-    each headed by the first of them.
-    """
+    """By job, agents first, then ranks; restarts share a lane, and so do neighbours of many."""
     trace = names.trace
     kept: dict[tuple[str, bool, int, str], list[int]] = {}
     for index in wanted:

@@ -45,9 +45,7 @@ def processes(
     *,
     within: int | None = None,
 ) -> str:
-    """By rank where they have one, else by role and pid; and ranks of which there is no journal.
-    ``within``: the group in which they do what follows.
-    """
+    """By rank, else by role and pid, and ranks without a journal; ``within``: in which group."""
     chosen = (*dict.fromkeys(indices),)
     known = trace.ranks_of(chosen, within)
     words = [ranks([*known, *absent])] if known or absent else []
@@ -100,9 +98,7 @@ def span(ns: int | float) -> str:
 
 
 def group(value: Group | None, trace: JobTrace | None = None, *, brief: bool = False) -> str:
-    """A group as a person knows it; by its name too where others have the same members. ``brief``:
-    ``default`` or what it was described as, where it was.
-    """
+    """A group as a person knows it; by its name too where others have the same members."""
     if value is None:
         return "a group that is not known"
     if value.default:
