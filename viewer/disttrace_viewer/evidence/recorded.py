@@ -219,17 +219,13 @@ class Recorded:
     @cached_property
     def went_on(self) -> tuple[int, ...]:
         """Processes of which it is to be queried what they called where others wait."""
-        awaited = {
-            (op.call.group, op.call.backend, op.seq): None
-            for op in self.sample.ops
-            if op.call.kind == "collective" and op.status != "ok"
-        }
+        ops = (op for op in self.sample.ops if op.call.kind == "collective" and op.status != "ok")
         found: dict[int, None] = {}
-        for group, backend, seq in awaited:
+        for stream, seq in dict.fromkeys((op.call.stream, op.seq) for op in ops):
             if seq is None:
                 continue
-            known = self.exchange((group, backend), seq)
-            for rank, kept in self.sample.streams.get((group, backend), {}).items():
+            known = self.exchange(stream, seq)
+            for rank, kept in self.sample.streams.get(stream, {}).items():
                 if rank not in known and (kept[-1].seq or 0) > seq:
                     found[kept[-1].process] = None
         return tuple(found)

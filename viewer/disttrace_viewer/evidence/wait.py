@@ -11,7 +11,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from disttrace.journal.code_files import BUILT_IN, LOOP, programs_frame
 from disttrace.journal.format import CONSTRUCTOR, STORE
 from disttrace_viewer.analysis.process_ends import ALIVE
-from disttrace_viewer.analysis.sample import STAND_IN, STORES, innermost, together
+from disttrace_viewer.analysis.sample import STAND_IN, STORES, innermost
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import GROUPED, Op, because_of_others, is_closed
@@ -173,17 +173,14 @@ def _imports(evidence: Evidence, process: int) -> bool:
 
 
 def cycles(edges: Mapping[int, Sequence[int]]) -> list[tuple[int, ...]]:
-    """Strongly connected sets (Tarjan), sorted; one that reaches another comes before it."""
+    """Strongly connected sets (Tarjan); one that reaches another comes before it."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []
-    found: list[tuple[int, tuple[int, ...]]] = []
-    depth: dict[int, int] = {}
-    """Of what is done: how many cycles lie one behind the other from there."""
-    for start in sorted(edges):
-        if start in index:
-            continue
-        work: list[tuple[int, int]] = [(start, 0)]
+    done: set[int] = set()
+    found: list[tuple[int, ...]] = []
+    for start in sorted(edges, reverse=True):
+        work = [] if start in index else [(start, 0)]
         while work:
             node, at = work.pop()
             if at == 0:
@@ -195,47 +192,30 @@ def cycles(edges: Mapping[int, Sequence[int]]) -> list[tuple[int, ...]]:
                 if target not in index:
                     work += [(node, position + 1), (target, 0)]
                     break
-                if target not in depth:
+                if target not in done:
                     low[node] = min(low[node], index[target])
             else:
                 if low[node] == index[node]:
                     part = []
                     while stack and index[stack[-1]] >= index[node]:
                         part.append(stack.pop())
-                    behind = (depth.get(t, 0) for p in part for t in edges.get(p, ()))
-                    deep = max(behind, default=0) + (len(part) > 1)
-                    depth |= dict.fromkeys(part, deep)
-                    if len(part) > 1:
-                        found.append((deep, tuple(sorted(part))))
+                    done.update(part)
+                    found += [tuple(sorted(part))] if len(part) > 1 else []
                 if work:
                     above = work[-1][0]
                     low[above] = min(low[above], low[node])
-    return [part for _, part in sorted(found, key=lambda one: (-one[0], one[1]))]
+    return found[::-1]
 
 
-def ring(edges: Mapping[int, Iterable[int]], members: Sequence[int], least: int = 2) -> list[int]:
-    """A shortest cycle within members, from its first node on; ``least``: none has fewer nodes."""
-    left = set(members)
-    inner = {p: left.intersection(edges.get(p, ())) for p in members}
-    above = together((target, process) for process, of in inner.items() for target in of)
-    best: list[int] = []
-    for start in members:
-        found = _around(inner, start) if start in left else []
-        if found and (not best or len(found) < len(best)):
-            best = found
-        if len(best) == least:
-            break
-        # No cycle that is left passes here, nor those that wait for none then.
-        over = [start] if start in left else []
-        while over:
-            gone = over.pop()
-            left.discard(gone)
-            inner[gone] = set()
-            for process in above.get(gone, ()):
-                inner[process].discard(gone)
-                if process in left and not inner[process]:
-                    over.append(process)
-    return best
+_STARTS = 64
+
+
+def ring(edges: Mapping[int, Iterable[int]], members: Sequence[int]) -> list[int]:
+    """A shortest cycle within members through one of the first of them, from that one on."""
+    inside = {*members}
+    inner = {p: inside.intersection(edges.get(p, ())) for p in members}
+    ways = [way for start in members[:_STARTS] if (way := _around(inner, start))]
+    return min(ways, key=len, default=[])
 
 
 def _around(edges: Mapping[int, Iterable[int]], start: int) -> list[int]:

@@ -101,22 +101,20 @@ def _side_threads(evidence: Evidence) -> frozenset[tuple[int, int]]:
     What a process is at is known by the threads that do the exchanges of its groups; where none
     does any, or they have done nothing since the main thread began to wait, by the main thread.
     """
-    chosen = [op for op in evidence.blocking if op.call.kind == "store"]
-    if not chosen:
-        return frozenset()
     busy = {(op.process, op.thread) for op in evidence.blocking}
     active = evidence.sample.active
 
     def beside(op: Op) -> bool:
-        threads = evidence.at_work.get(op.process, {0})
-        if op.thread in threads:
-            return False
-        return op.thread != 0 or any(
+        threads = evidence.at_work.get(op.process, frozenset())
+        if op.thread != 0 or op.thread in threads:
+            return evidence.beside(op.process, op.thread)
+        return any(
             (op.process, thread) in busy or active.get((op.process, thread), 0) > op.begin_ns
             for thread in threads
         )
 
-    return frozenset(op.id for op in chosen if beside(op))
+    found = (op for op in evidence.blocking if op.call.kind == "store")
+    return frozenset(op.id for op in found if beside(op))
 
 
 def _of_agents(evidence: Evidence) -> set[tuple[int, int]]:
@@ -125,10 +123,12 @@ def _of_agents(evidence: Evidence) -> set[tuple[int, int]]:
     A rendezvous has a rule of its own; at the end they wait for one another for as long as the
     workers of any of them run.
     """
-    agents = {p.index for p in evidence.trace.processes if p.is_agent}
-    own = {op.id for op in evidence.blocking if op.process in agents and op.call.kind == COMPOSED}
-    inside = {op.id for op in evidence.blocking if op.process in agents and op.parent is not None}
-    return own | inside
+    processes = evidence.trace.processes
+    return {
+        op.id
+        for op in evidence.blocking
+        if processes[op.process].is_agent and (op.call.kind == COMPOSED or op.parent is not None)
+    }
 
 
 def _nodes(evidence: Evidence, agents: Agents) -> Iterator[Wait]:

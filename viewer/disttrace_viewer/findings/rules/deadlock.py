@@ -70,7 +70,7 @@ def _ring(waits: Iterable[Wait]) -> list[int]:
         place.get(node, node): [place.get(t, t) for t in graph[node] if t in graph]
         for node in order
     }
-    found = ring(edges, [place.get(node, node) for node in order], least=4)
+    found = ring(edges, [place.get(node, node) for node in order])
     return [order[node] for node in found if node >= 0]
 
 
