@@ -125,17 +125,17 @@ def _one_call(case: Case, found: Disagreement) -> str | None:
     usual, here, there = _after(before, before[-1]), site(one.call), site(two.call)
     # Who is where the others would be after their call has left that one out.
     if usual == here and _after(before, here) == there:
-        return _skipped(case, one, two, twos)
+        return _one_more(case, one, two, ones, twos, surely=True)
     if usual == there and _after(before, there) == here:
-        return _skipped(case, two, one, ones)
+        return _one_more(case, two, one, twos, ones, surely=True)
     # What was never made before, or just now, may be too many, or the other one was left out.
     ahead = usual == there and (here not in before or here == before[-1])
     behind = usual == here and (there not in before or there == before[-1])
     if not ahead and not behind and {here, there} <= {*before}:  # then a majority decides
         ahead, behind = len(ones) < len(twos), len(ones) > len(twos)
     if ahead:
-        return _beyond(case, one, two, ones, twos)
-    return _beyond(case, two, one, twos, ones) if behind else None
+        return _one_more(case, one, two, ones, twos)
+    return _one_more(case, two, one, twos, ones) if behind else None
 
 
 def _before(case: Case, one: Op, two: Op) -> list[Site] | None:
@@ -161,20 +161,19 @@ def _at(op: Op, other: Op) -> str:
     return sentences.line_of(op, branch(op, lines_of([other])))
 
 
-def _skipped(case: Case, op: Op, instead: Op, who: list[int]) -> str:
-    """``who`` left out the call ``op`` of the others, and made that ``instead``."""
-    subject, what = sentences.subject(case.trace, who), case.evidence.within(op) or "call"
-    return (
-        f"{subject} skipped the {what} at {_at(op, instead)}, after which all calls of both sides"
-        " are the same again: look for a branch, a `continue` or an empty batch before it."
-    )
-
-
-def _beyond(case: Case, op: Op, instead: Op, who: list[int], others: list[int]) -> str:
-    """``who`` made ``op`` beyond the calls of the ``others``, who made that ``instead``."""
+def _one_more(
+    case: Case, op: Op, instead: Op, who: list[int], others: list[int], *, surely: bool = False
+) -> str:
+    """``who`` made ``op``, and the ``others`` made ``instead`` of that; ``surely``: skipped it."""
     trace, what = case.trace, case.evidence.within(op) or "call"
     at, due = _at(op, instead), _at(instead, op)
     left_out = case.evidence.within(instead) or "one"
+    if surely:
+        return (
+            f"{sentences.subject(trace, others)} skipped the {what} at {at}, after which all calls"
+            " of both sides are the same again: look for a branch, a `continue` or an empty batch"
+            " before it."
+        )
     if len(who) > len(others):
         return (
             f"{sentences.subject(trace, others)} skipped the {what} at {at}, which"

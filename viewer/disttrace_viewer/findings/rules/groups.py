@@ -4,6 +4,7 @@ root, source or destination that is no member of it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence, Set
 from functools import partial
@@ -42,25 +43,25 @@ def _two_names(case: Case) -> Iterator[RuleFinding]:
     """One group that its members make under different names, in one store: among members only
     (``use_local_synchronization``) torch names a group by how many each of them has made before.
     """
-    same: dict[Hashable, dict[tuple[str | None, ...], list[Wait]]] = {}
+    same: dict[Hashable, list[tuple[str, Wait]]] = {}
     for wait in case.open():
         mesh = case.rendezvous.of(wait.op) if wait.kind == RENDEZVOUS else None
         parent = case.sample.around(wait.op)
         if mesh is None or mesh.ranks is None or parent is None:
             continue  # however young: in the other name none will come, as in a cycle
         if parent.call.args.get("use_local_synchronization"):
-            names = same.setdefault((mesh.store.place, mesh.ranks, wait.op.call.op), {})
-            names.setdefault(mesh.store.prefix, []).append(wait)
-    for names in same.values():
-        waits = [wait for found in names.values() for wait in found]
+            name = "/".join(part or "?" for part in mesh.store.prefix)
+            key = (mesh.store.place, mesh.ranks, wait.op.call.op)
+            same.setdefault(key, []).append((name, wait))
+    for found in same.values():
+        waits = [wait for _, wait in found]
         who = tuple(sorted({wait.process for wait in waits}))
-        if len(names) < 2 or len(who) < len(waits):
+        if len({name for name, _ in found}) < 2 or len(who) < len(waits):
             continue
         places = [case.evidence.top(wait.op) for wait in waits]
-        under = ("/".join(part or "?" for part in name) for name, of in names.items() for _ in of)
         made = (
             (f"it under {name!r} ({sentences.line(op)})", op.process)
-            for name, op in zip(under, places, strict=True)
+            for (name, _), op in zip(found, places, strict=True)
         )
         text = sentences.sides(case.trace, made, "makes", "make")
         yield RuleFinding(
@@ -112,22 +113,16 @@ def by_names(case: Case, finding: RuleFinding) -> RuleFinding:
 def _calls(case: Case, group: Group) -> Calls:
     """The calls of every member of a default group, in order, since it joined that group."""
     since = {m.process: m.t_ns or 0 for m in group.members}
-    later = {
-        m.process: m.t_ns
-        for other in case.trace.groups
-        if other.default and other.index != group.index
-        for m in other.members
-        if m.t_ns is not None and m.t_ns > since.get(m.process, m.t_ns)
-    }
+    until: dict[int, float] = {}
+    for other in case.trace.groups:
+        for m in other.members if other.default and other.index != group.index else ():
+            if (m.t_ns or 0) > since.get(m.process, math.inf):
+                until[m.process] = m.t_ns or 0
     found: dict[int, list[Creation]] = {process: [] for process in since}
     for op in case.sample.of_kind("composed"):
-        if op.call.op != "new_group":
+        if op.call.op != "new_group" or op.call.args.get("use_local_synchronization"):
             continue
-        if op.process not in since or not since[op.process] <= op.begin_ns:
-            continue
-        if op.process in later and op.begin_ns >= (later[op.process] or 0):
-            continue
-        if not op.call.args.get("use_local_synchronization"):
+        if since.get(op.process, math.inf) <= op.begin_ns < until.get(op.process, math.inf):
             found[op.process].append((op, _ranks(op, group)))
     return found
 
@@ -152,22 +147,16 @@ def _differ(case: Case, group: Group, calls: Calls) -> RuleFinding | None:
 
 def _harmed(case: Case, calls: Calls, position: int) -> list[Wait]:
     """Open waits in a creation from a position on, or in a group that was made there."""
-    trace = case.trace
     found = []
     for wait in case.open():
-        own = calls.get(wait.process, [])[position:]
-        if not own:
-            continue
+        own, group = calls.get(wait.process, [])[position:], case.trace.group_of(wait.op.call)
         if wait.kind == RENDEZVOUS:
-            if any(wait.op.begin_ns >= op.begin_ns for op, _ in own):
-                found.append(wait)
-        elif wait.op.call.group is not None:
-            member = next(
-                (m for m in trace.groups[wait.op.call.group].members if m.process == wait.process),
-                None,
-            )
-            if member is not None and (member.t_ns or 0) >= own[0][0].begin_ns:
-                found.append(wait)
+            made_ns = wait.op.begin_ns
+        else:
+            members = () if group is None else group.members
+            made_ns = next((m.t_ns or 0 for m in members if m.process == wait.process), -1)
+        if own and made_ns >= own[0][0].begin_ns:
+            found.append(wait)
     return found
 
 
