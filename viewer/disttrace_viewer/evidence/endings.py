@@ -24,7 +24,7 @@ from disttrace_viewer.analysis.process_ends import (
     Communication,
     End,
 )
-from disttrace_viewer.evidence.recorded import DRAINING, GATHERING, STUCK_NS, Recorded, latest
+from disttrace_viewer.evidence.recorded import DRAINING, GATHERING, STUCK_NS, Recorded
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.store_servers import is_loopback
 from disttrace_viewer.trace.model import Stream
@@ -71,13 +71,13 @@ class Endings(Recorded):
     @cached_property
     def _exchanged(self) -> Mapping[int, int]:
         """When each began the newest operation that others took part in and that ended well."""
-        return latest(
-            op
+        return {
+            op.process: op.begin_ns
             for op in self.sample.ops
             if (op.call.kind == "collective" or op.call.op == "recv")
             and op.end_ns is not None
             and op.error is None
-        )
+        }
 
     @cached_property
     def broken(self) -> Mapping[int, tuple[Op, ...]]:

@@ -26,7 +26,12 @@ from disttrace_viewer.trace.values import dataclass, replace
 def steps(evidence: Evidence) -> dict[Stream, Shift[int, Place]]:
     """By stream the first place from which on members are out of step."""
     shifts = {}
-    for stream, courses in _kept(evidence):
+    sample = evidence.sample
+    for stream in dict.fromkeys(stream for _, stream in sample.history):
+        # Of each course that differs one came with states.
+        members = {p for p, of in (*sample.courses, *sample.history) if of == stream}
+        known = ((process, evidence.course(process, stream)) for process in sorted(members))
+        courses = {process: course for process, course in known if course is not None}
         group = None if stream[0] is None else evidence.trace.groups[stream[0]]
         if group is None or len(courses) < 2:
             continue
@@ -77,16 +82,6 @@ def aligned(courses: Mapping[int, Course]) -> tuple[int, Mapping[int, Sequence[C
         if all(number == at for at, (number, _) in enumerate(kept, first)):
             found[process] = [call for _, call in kept]
     return first, found
-
-
-def _kept(evidence: Evidence) -> Iterator[tuple[Stream, Mapping[int, Course]]]:
-    """The courses that came with states: of each that differs one was requested."""
-    sample = evidence.sample
-    for stream in dict.fromkeys(stream for _, stream in sample.history):
-        members = {process for process, of in sample.courses if of == stream}
-        members |= {process for process, of in sample.history if of == stream}
-        known = ((process, evidence.course(process, stream)) for process in sorted(members))
-        yield stream, {process: course for process, course in known if course is not None}
 
 
 def threads(evidence: Evidence, stream: Stream) -> bool:

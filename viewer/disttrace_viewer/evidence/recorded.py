@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,40 +13,12 @@ from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.sample import Course, Sample, stand_in
 from disttrace_viewer.trace.model import JobTrace, Stream
 from disttrace_viewer.trace.operation import CREATING, GROUPED, SYNCHRONIZING, Op
-from disttrace_viewer.trace.process import Process
 from disttrace_viewer.trace.values import dataclass, replace
 
 STOPPING = "stop_workers"
 """What an agent records while it ends its workers."""
 STOOD_NS = 3_000_000_000
 """Who had been waiting for so long when a handler of signals called something waits for others."""
-
-
-def ended_from(
-    sample: Sample, processes: Sequence[Process], interrupted_ns: int | None
-) -> Mapping[int, float]:
-    """From when on what a process begins is due to its end; none of those that none ended.
-
-    A launcher ended them, or the job was interrupted; else from the first call in a handler of
-    signals on, if others had been waiting for long by then.
-    """
-    stops = {op.process: op.begin_ns for op in sample.ops if op.call.op == STOPPING}
-    by_launcher = {processes[p].id: ns for p, ns in stops.items()}
-    in_handlers = (op for op in reversed(sample.ops) if op.call.args.get("handler") is True)
-    handled = {op.process: op.begin_ns for op in in_handlers}
-    found = {}
-    for one in processes:
-        times = [math.inf if interrupted_ns is None else interrupted_ns]
-        stop_ns = by_launcher.get(one.parent or "", 0)
-        if stop_ns > one.start_ns:
-            times.append(stop_ns)
-        if one.told is not None and one.told.event == "killed":
-            times.append(one.told.t_ns)
-        if one.index in handled and _stood(sample, handled[one.index], one.index):
-            times.append(handled[one.index])
-        if min(times) < math.inf:
-            found[one.index] = min(times)
-    return found
 
 
 def _stood(sample: Sample, at_ns: int, process: int) -> bool:
@@ -149,8 +121,29 @@ class Recorded:
 
     @cached_property
     def ended_from(self) -> Mapping[int, float]:
-        """From when on what a process begins is due to its end; of those that something ended."""
-        return ended_from(self.given, self.trace.processes, self.interrupted_ns)
+        """From when on what a process begins is due to its end; none of those that none ended.
+
+        A launcher ended them, or the job was interrupted; else from the first call in a handler of
+        signals on, if others had been waiting for long by then.
+        """
+        given, processes = self.given, self.trace.processes
+        stops = {op.process: op.begin_ns for op in given.ops if op.call.op == STOPPING}
+        by_launcher = {processes[p].id: ns for p, ns in stops.items()}
+        in_handlers = (op for op in reversed(given.ops) if op.call.args.get("handler") is True)
+        handled = {op.process: op.begin_ns for op in in_handlers}
+        found: dict[int, float] = {}
+        for one in processes:
+            times = [] if self.interrupted_ns is None else [self.interrupted_ns]
+            stop_ns = by_launcher.get(one.parent or "", 0)
+            if stop_ns > one.start_ns:
+                times.append(stop_ns)
+            if one.told is not None and one.told.event == "killed":
+                times.append(one.told.t_ns)
+            if one.index in handled and _stood(given, handled[one.index], one.index):
+                times.append(handled[one.index])
+            if times:
+                found[one.index] = min(times)
+        return found
 
     @cached_property
     def interrupted_ns(self) -> int | None:
@@ -264,11 +257,3 @@ class Recorded:
             for member in sorted(group.members, key=lambda m: -(m.t_ns or 0))
             if member.rank is not None
         }
-
-
-def latest(ops: Iterable[Op]) -> dict[int, int]:
-    """When each process began the newest of some operations."""
-    found: dict[int, int] = {}
-    for op in ops:
-        found[op.process] = max(op.begin_ns, found.get(op.process, 0))
-    return found

@@ -258,15 +258,12 @@ class Case:
             return True
         if finding.kind == "process_failed":
             # Which should set a key, or why nothing moves, is not known; but a process failed.
-            return (wait.unknown or wait.complete) and self._same_attempt(finding, wait)
+            # What failed before a restart has no part in what the next attempt waits for.
+            mine = self.trace.processes[wait.process].attempt
+            theirs = {self.trace.processes[p].attempt for p in finding.culprits}
+            same = mine is None or None in theirs or mine in theirs
+            return same and (wait.unknown or wait.complete)
         return False
-
-    def _same_attempt(self, finding: RuleFinding, wait: Wait) -> bool:
-        """What failed before a restart has no part in what the next attempt waits for."""
-        processes = self.trace.processes
-        mine = processes[wait.process].attempt
-        theirs = {processes[p].attempt for p in finding.culprits}
-        return mine is None or None in theirs or mine in theirs
 
     def _reaches(self, finding: RuleFinding, number: int, process: int) -> bool:
         if process in finding.scope.roots or self.end_owner.get(process) == number:

@@ -14,7 +14,7 @@ from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure, Frame
-from disttrace_viewer.wording.names import few, file_name, first_runs, roughly
+from disttrace_viewer.wording.names import few, file_name, first_runs, number, roughly
 
 MANY = 8
 """More items than this are counted and not listed."""
@@ -151,7 +151,18 @@ def operation(trace: JobTrace, op: Op, within: str | None = None, *, brief: bool
     """``all_reduce #3 of the default group``, ``recv from rank 1``, ``store.get of 'k'``; and the
     operation that the program called, of which it is a part. ``brief``: as ``group``.
     """
-    return _operation(trace, op, brief) + inside(within)
+    call, tail = op.call, inside(within)
+    where = trace.group_of(call)
+    if call.kind == "message":
+        return _message(op, where) + tail
+    if call.kind == "collective":
+        uncounted = "sequence" in trace.processes[op.process].lacks
+        number = "" if op.seq is None or uncounted else f" #{op.seq}"
+        return f"{called(op)}{number} of {group(where, trace, brief=brief)}{tail}"
+    if op.key is not None:
+        key = trace.full_key(call.index, op.key)
+        return f"{call.op} of {key if isinstance(key, list) else repr(key)}{tail}"
+    return call.op + tail
 
 
 def call(trace: JobTrace, op: Op) -> str:
@@ -169,24 +180,6 @@ def inside(within: str | None) -> str:
     return "" if within is None else f" inside {within}"
 
 
-def _operation(trace: JobTrace, op: Op, brief: bool) -> str:
-    call = op.call
-    where = trace.group_of(call)
-    if call.kind == "message":
-        return _message(op, where)
-    if call.kind == "collective":
-        uncounted = "sequence" in trace.processes[op.process].lacks
-        number = "" if op.seq is None or uncounted else f" #{op.seq}"
-        return f"{called(op)}{number} of {group(where, trace, brief=brief)}"
-    if call.args.get("to") is not None:
-        of = f" of {call.args['func']}" if call.args.get("func") else ""
-        return f"{call.op}{of} to {call.args['to']}"
-    if op.key is not None:
-        key = trace.full_key(call.index, op.key)
-        return f"{call.op} of {key if isinstance(key, list) else repr(key)}"
-    return call.op
-
-
 def _message(op: Op, where: Group | None) -> str:
     peer = op.peer
     word = "to" if op.call.op == "send" else "from"
@@ -200,12 +193,10 @@ def _message(op: Op, where: Group | None) -> str:
 
 def sizes(op: Op) -> str:
     """What a call passes: ``8 elements of float32``."""
-    elements = op.elements
-    if elements is None:
+    if op.elements is None:
         return "an unknown size"
-    word = "element" if elements == 1 else "elements"
     dtypes = sorted(set(op.call.dtypes or ()))
-    return f"{elements:,} {word}" + (f" of {'/'.join(dtypes)}" if dtypes else "")
+    return number(op.elements, "element") + (f" of {'/'.join(dtypes)}" if dtypes else "")
 
 
 BY = "SIGSTOP, or a debugger"

@@ -150,20 +150,15 @@ def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
 def _swallowed(case: Case, waits: Sequence[Wait]) -> list[Op]:
     """The calls by which members would have come, had they not raised before they went on."""
     raised: dict[int, Op] = {}
-    for wait, other in _elsewhere(waits):
-        call = swallowed.find(case, other.process, [wait.op], other.op)
-        if call is not None:
-            raised[other.process] = call
-    return [*raised.values()]
-
-
-def _elsewhere(waits: Sequence[Wait]) -> Iterator[tuple[Wait, Wait]]:
-    """Waits in a collective, each with that of a member that is awaited there, in another group."""
     waiting = together((wait.process, wait) for wait in waits if wait.kind == COLLECTIVE)
-    texts = {wait.exchange: wait for wait in waits if wait.kind == COLLECTIVE}
-    for wait in texts.values():  # one for all who wait in it
-        for target in wait.targets:
-            yield from ((wait, o) for o in waiting.get(target, ()) if o.stream != wait.stream)
+    inside = {wait.exchange: wait for of in waiting.values() for wait in of}
+    for wait in inside.values():  # one for all who wait in it
+        others = (other for target in wait.targets for other in waiting.get(target, ()))
+        for other in (one for one in others if one.stream != wait.stream):
+            call = swallowed.find(case, other.process, [wait.op], other.op)
+            if call is not None:
+                raised[other.process] = call
+    return [*raised.values()]
 
 
 def _beside(case: Case, waits: Sequence[Wait]) -> list[int]:

@@ -79,7 +79,12 @@ def traced_to(case: Case, findings: Sequence[RuleFinding]) -> list[RuleFinding]:
     if not about:
         return [*findings]
     before = {stuck: [*met_before(case, stuck=stuck)] for stuck in (False, True)}
-    left = [(store, {op.process for op in _broken(case, store)}) for store in _left_over(case)]
+    constructors = case.rendezvous.constructors
+    broken = [(op.process, one.place) for op, one in constructors if op.pending or op.error]
+    left = [
+        (store, {p for p, place in broken if place == case.trace.place_of(store.call)})
+        for store in _left_over(case)
+    ]
     found = []
     for one in findings:
         concerned = {*one.culprits, *one.waiting, *one.scope.members} if one in about else {-1}
@@ -150,14 +155,6 @@ def met_before(case: Case, *, stuck: bool = False) -> Iterator[tuple[Op, int]]:
         before = made.get(key)
         if before is not None and before < (case.trace.processes[op.process].attempt or 0):
             yield op, before
-
-
-def _broken(case: Case, store: Op) -> Iterator[Op]:
-    """Constructors over a store that are in flight, or failed: its own, and those of groups."""
-    place = case.trace.place_of(store.call)
-    for op, theirs in case.rendezvous.constructors:
-        if theirs.place == place and (op.pending or op.error is not None):
-            yield op
 
 
 def overcome(case: Case, finding: RuleFinding) -> RuleFinding:
@@ -311,17 +308,12 @@ def _gets_on(case: Case, process: int, since_ns: int) -> bool:
     lives = end.how == ALIVE and end.held is None and process not in case.evidence.timeless
     if not lives and not (end.how == SILENT and process in case.cut_off):
         return False
-    op = _newest(case, process)
+    kept = [op for op in case.sample.of_process.get(process, ()) if op.call.kind in GROUPED]
+    of_main = [op for op in kept if op.thread == 0]  # else of the thread that communicates
+    op = max(of_main or kept, key=lambda one: one.number, default=None)
     if op is None or op.error is not None or op.begin_ns - since_ns < STUCK_NS:
         return False
     limit_ns = max(case.evidence.stalled_after_ns, ASKED_NS)
     if op.end_ns is None:
         return case.evidence.longest_ns(op) > 0 and case.evidence.age_ns(op) < limit_ns
     return (op.seq or 0) >= _ROUNDS and case.evidence.until_ns(process) - op.end_ns < limit_ns
-
-
-def _newest(case: Case, process: int) -> Op | None:
-    """The newest collective or message of the thread that communicates."""
-    kept = [op for op in case.sample.of_process.get(process, ()) if op.call.kind in GROUPED]
-    main = [op for op in kept if op.thread == 0]
-    return max(main or kept, key=lambda op: op.number, default=None)

@@ -333,8 +333,8 @@ def hint(server: int | None, left: Sequence[Op], *, gave_up: bool) -> str:
         )
     if gave_up:
         return (
-            "See who comes there only after the time-out (`timeout=`, `rpc_timeout=`; 0 gives up at"
-            " once), and what keeps it; else look at the network between the hosts."
+            "See who comes there only after the time-out (`timeout=`; 0 gives up at once), and what"
+            " keeps it; else look at the network between the hosts."
         )
     if server is not None:
         return (

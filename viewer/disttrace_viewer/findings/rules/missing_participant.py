@@ -58,7 +58,10 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
     away = late_arrivals.answerable(late, [s for s in sinks if case.at_work(s) is None])
     alone = wait.kind == COLLECTIVE and not extra and _alone_there(case, inside, sinks)
     alone = alone and not raised
-    no_culprit = no_culprit or not away or alone or (not raised and _differed(case, wait, sinks))
+    unsure = not raised and _not_compared(case, wait, sinks)
+    mine = None if wait.stream is None else case.sample.courses.get((wait.process, wait.stream))
+    differs = unsure and mine is not None and mine[0] == wait.op.seq  # by one call too many, maybe
+    no_culprit = no_culprit or not away or alone or differs
     left = _left(case, wait, sinks)
     native = any(w.op.call.origin == "c++" for w in inside)
     hint = _hint(case, wait, sinks)
@@ -82,7 +85,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
             (wait.absent or unseen, sentences.NO_JOURNAL),
             (not wait.absent and not case.certain_journals({*who, *sinks}), sentences.NOT_WHOLE),
             (no_culprit and not (unseen or other) and away, sentences.EITHER_SIDE),
-            (not raised and _not_compared(case, wait, sinks), sentences.EITHER_SIDE),
+            (unsure, sentences.EITHER_SIDE),
             (other, sentences.ADDRESSED),
             (
                 not {*sinks} <= {*away} or not away,
@@ -265,14 +268,6 @@ def _not_compared(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
         if mine is not None and mine[0] == wait.op.seq and mine[2] == theirs[1]:
             return False  # all before was equal
     return any(case.evidence.course(p, wait.stream) is None for p in (wait.process, *sinks))
-
-
-def _differed(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
-    """Whether the states differ: then the waiting side may have made one call more."""
-    if wait.stream is None or not _not_compared(case, wait, sinks):
-        return False
-    mine = case.sample.courses.get((wait.process, wait.stream))
-    return mine is not None and mine[0] == wait.op.seq
 
 
 def _sites(course: Course) -> list[Site]:

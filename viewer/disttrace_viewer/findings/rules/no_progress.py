@@ -282,19 +282,17 @@ _MOST = 2
 
 def troubles(trace: JobTrace, reported: Reported) -> str:
     """Nothing where there are none, else as many as one can read."""
-    parts = [_one(trace, process, one) for process, one in reported[:_MOST]]
+    parts = []
+    for process, one in reported[:_MOST]:
+        whose = f" of {sentences.processes(trace, [process])}" if one.mine else ""
+        xid = f"Xid {one.code}" if one.code is not None else one.name or _WHAT[one.where]
+        text = f"`{one.text}`" if one.text else xid
+        by = "the kernel's log" if one.by == "kernel log" else one.by
+        host = trace.processes[process].host
+        parts.append(f"It may be {_WHAT[one.where]}{whose}: {by} on {host} says {text}")
     more = len(reported) - len(parts)
-    tail = [f"and {more} more in the journals"] if more > 0 else []
-    return "".join(f" {part}." for part in [*parts, *tail])
-
-
-def _one(trace: JobTrace, process: int, one: Trouble) -> str:
-    owner = trace.processes[process]
-    whose = f" of {sentences.processes(trace, [process])}" if one.mine else ""
-    xid = f"Xid {one.code}" if one.code is not None else one.name or _WHAT[one.where]
-    text = f"`{one.text}`" if one.text else xid
-    by = "the kernel's log" if one.by == "kernel log" else one.by
-    return f"It may be {_WHAT[one.where]}{whose}: {by} on {owner.host} says {text}"
+    parts += [f"and {more} more in the journals"] if more > 0 else []
+    return "".join(f" {part}." for part in parts)
 
 
 BEFORE_NS = 60_000_000_000

@@ -57,7 +57,10 @@ def find(case: Case) -> Iterator[RuleFinding]:
     for first in order:
         if first in received or first in case.end_owner:
             continue
-        like = {*same[_signature(case, first)], *_silent_with(case, first)}
+        end = case.ends[first]  # and who fell silent with it, with the same code
+        silent = case.witnesses.silent_with(first) if end.how == SILENT else ()
+        like = {*same[_signature(case, first)]}
+        like |= {p for p in silent if case.ends[p].code == end.code}
         like = {one for one in like if one in place and one not in received}
         alike = sorted(like - case.end_owner.keys(), key=place.__getitem__)
         received.update(alike)
@@ -107,14 +110,6 @@ def _signature(case: Case, process: int) -> object:
         word for word in _QUOTED.sub("", end.failure.text).split() if not _OF_ONE.search(word)
     )
     return (end.failure.type, where and (where.file, where.line), words_of)
-
-
-def _silent_with(case: Case, process: int) -> Set[int]:
-    """Those that fell silent at one moment with a silent one, with the same code."""
-    if case.ends[process].how != SILENT:
-        return frozenset()
-    together = case.witnesses.silent_with(process)
-    return {p for p in together if case.ends[p].code == case.ends[process].code}
 
 
 def _gone(case: Case) -> list[int]:

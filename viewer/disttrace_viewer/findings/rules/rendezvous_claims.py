@@ -90,7 +90,9 @@ def find_duplicates(case: Case) -> Iterator[RuleFinding]:
         if any(w.process in who for w in hang):  # they came through, and meet none now
             waits += [w for w in hang if w.process in members]
         if waits or any(join.open for join in all_of):
-            yield _duplicate(case, rank, rivals, _unclaimed(all_of), waits)
+            world = max((join.world_size or 0 for join in all_of), default=0)
+            unclaimed = sorted({*range(world)} - {join.rank for join in all_of})
+            yield _duplicate(case, rank, rivals, unclaimed, waits)
 
 
 def _rivals(case: Case, found: Sequence[Join]) -> list[Join]:
@@ -104,12 +106,6 @@ def _rivals(case: Case, found: Sequence[Join]) -> list[Join]:
         return p != q and since[p] <= until[q] and since[q] <= until[p]
 
     return [join for p, join in newest.items() if any(met(p, q) for q in newest)]
-
-
-def _unclaimed(found: Sequence[Join]) -> list[int]:
-    """Ranks of the world that none claims."""
-    world = max((j.world_size or 0 for j in found), default=0)
-    return sorted(set(range(world)) - {j.rank for j in found if j.rank is not None})
 
 
 def _duplicate(

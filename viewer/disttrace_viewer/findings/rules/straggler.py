@@ -23,7 +23,7 @@ from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding,
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.trace.model import CodeLocation, JobTrace
 from disttrace_viewer.trace.operation import GROUPED
-from disttrace_viewer.trace.process import Frame, Stack, StackSample
+from disttrace_viewer.trace.process import Stack, StackSample
 from disttrace_viewer.wording import sentences
 
 LOOKING_NS = 100_000_000
@@ -195,13 +195,17 @@ def _at_clients(case: Case, process: int) -> StackSample | None:
     threads = case.trace.processes[process].latest_samples.values()
     joins = any(one.function == "join" for one in stands.stack[:4])
     connected = [s for s in (threads if joins else [stands]) if for_input(s.stack)]
-    return stands if any(_of_connection(s.stack[0]) for s in connected) else None
-
-
-def _of_connection(inner: Frame) -> bool:
-    if inner.file == BUILT_IN:
-        return inner.function.startswith(("recv", "accept", "select", "poll", "read"))
-    return inner.file.endswith(("/socket.py", "/ssl.py", "/selectors.py"))
+    inner = [s.stack[0] for s in connected]
+    return (
+        stands
+        if any(
+            one.function.startswith(("recv", "accept", "select", "poll", "read"))
+            if one.file == BUILT_IN
+            else one.file.endswith(("/socket.py", "/ssl.py", "/selectors.py"))
+            for one in inner
+        )
+        else None
+    )
 
 
 def _may_come(case: Case, process: int) -> bool:

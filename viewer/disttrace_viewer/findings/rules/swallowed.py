@@ -30,9 +30,14 @@ def find(case: Case, process: int, others: Sequence[Op], instead: Op | None) -> 
             went_on = not any(op.error in failure.chain for failure in failures)
         else:
             went_on = op.thread == instead.thread and (op.end_ns or 0) <= instead.begin_ns
-        if went_on and any(
-            _is_next(case, op, wanted) and _meant(case, op, wanted) for wanted in others
-        ):
+        line = frame(op)
+        meant = (
+            one
+            for one in others
+            if (line is not None and line == frame(one))
+            or any(outer.call.op == op.call.op for outer in _around(case, one))
+        )
+        if went_on and any(_is_next(case, op, one) for one in meant):
             return op
     return None
 
@@ -89,14 +94,6 @@ def _around(case: Case, op: Op | None) -> Iterator[Op]:
     while op is not None:
         yield op
         op = case.sample.around(op)
-
-
-def _meant(case: Case, raised: Op, wanted: Op) -> bool:
-    """Whether a call that raised was the one that others made."""
-    line = frame(raised)
-    return (line is not None and line == frame(wanted)) or any(
-        one.call.op == raised.call.op for one in _around(case, wanted)
-    )
 
 
 def _is_next(case: Case, raised: Op, wanted: Op) -> bool:
