@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -139,8 +139,11 @@ class Endings(Recorded):
         found = process_ends.ends(self.trace.processes, self.communication, self.cut_ns, self.seen)
         found = process_ends.as_consequences(found, self.ended_from, self.interrupted_ns)
         processes = self.trace.processes
+        # Those that destroyed their groups, and did nothing since.
+        main = (op for (_, thread), op in self.last_of_thread.items() if thread == 0)
+        parted = {op.process for op in (*self.last.values(), *main) if op.call.op == DRAINING}
         found = process_ends.without_a_word(
-            processes, found, self.seen, self.trace.groups, self.failed, self._parted
+            processes, found, self.seen, self.trace.groups, self.failed, parted
         )
         now_ns = max(time.time_ns(), self.cut_ns)
         return process_ends.heard_of(found, processes, self.seen, now_ns)
@@ -154,12 +157,6 @@ class Endings(Recorded):
         return self.alive_here or (
             noted and (bool(seen.gone_among) or self.newest_sign_ns > seen.gone_ns + MISSED_NS)
         )
-
-    @property
-    def _parted(self) -> Set[int]:
-        """Those that destroyed their groups, and did nothing since."""
-        main = (op for (_, thread), op in self.last_of_thread.items() if thread == 0)
-        return {op.process for op in (*self.last.values(), *main) if op.call.op == DRAINING}
 
     @cached_property
     def followed(self) -> frozenset[int]:

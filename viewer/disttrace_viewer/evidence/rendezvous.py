@@ -74,22 +74,18 @@ class RendezvousIndex:
             count[op.process, where] += 1
             same.setdefault((*where, count[op.process, where]), []).append(op)
         key_of: dict[tuple[int, int], Hashable] = {}
+        processes = self.evidence.trace.processes
+        over = begun_anew(processes, [p.start_ns for p in processes])
         for key, ops in same.items():
             # Of two attempts that a launcher made, one never meets the other, be it under one key.
             turn, over_ns = 0, sys.maxsize
             for op in sorted(ops, key=lambda one: one.begin_ns):
                 if op.begin_ns >= over_ns:
                     turn, over_ns = turn + 1, sys.maxsize
-                over_ns = min(over_ns, self._over_ns.get(op.process, sys.maxsize))
+                over_ns = min(over_ns, over.get(op.process, sys.maxsize))
                 key_of[op.id] = (key, turn)
         every = (op for ops in same.values() for op in ops)
         return together((key_of[op.id], op) for op in every), key_of
-
-    @cached_property
-    def _over_ns(self) -> Mapping[int, int]:
-        """By process when its launcher began the next attempt."""
-        processes = self.evidence.trace.processes
-        return begun_anew(processes, [p.start_ns for p in processes])
 
     def of(self, op: Op) -> Rendezvous | None:
         """The rendezvous that a constructor is for; None where its store is not known."""
@@ -101,7 +97,11 @@ class RendezvousIndex:
         is_client = op.call.op in STORES and not store.server  # and waits for the server alone
         size = op.call.args.get("size", op.call.args.get("world_size"))
         expected = size if isinstance(size, int) and size > 0 and not is_client else None
-        made = None if is_client else self._ranks(op)
+        parent = None if is_client else self.evidence.sample.around(op)
+        given = None if parent is None else parent.call.args.get("ranks")
+        made = None
+        if parent is not None and isinstance(given, list) and all(type(r) is int for r in given):
+            made = tuple(sorted(given) if parent.call.args.get("sort_ranks") else given)
         late, absent = self._missing(op, came, expected, made)
         some = expected is not None and len(came.arrived) < expected
         return replace(
@@ -205,13 +205,6 @@ class RendezvousIndex:
     @cached_property
     def _gone(self) -> dict[Hashable, tuple[tuple[int, ...], tuple[int, ...]]]:
         return {}
-
-    def _ranks(self, op: Op) -> tuple[int, ...] | None:
-        parent = self.evidence.sample.around(op)
-        given = parent.call.args.get("ranks") if parent is not None else None
-        if not isinstance(given, list) or not all(isinstance(r, int) for r in given):
-            return None
-        return tuple(sorted(given) if parent and parent.call.args.get("sort_ranks") else given)
 
     @cached_property
     def _bearers(self) -> Mapping[tuple[int | None, str, int | None], list[int]]:

@@ -37,12 +37,17 @@ def waits(
     evidence: Evidence, index: RendezvousIndex, agents: Agents, setters: Setters
 ) -> tuple[Wait, ...]:
     """Every wait of a trace that lasts too long or was ended by its own waiting."""
-    composed, side = _of_agents(evidence), _side_threads(evidence)
+    side, processes = _side_threads(evidence), evidence.trace.processes
     chosen = {
         _carrier(evidence, op): op
         for op in evidence.blocking
-        # Who took its part in an operation away with it waits for none there.
-        if op.id not in composed and op.id not in evidence.left and evidence.stuck(op)
+        # Agents have a rule of their own, and wait at the end for as long as any workers run. Who
+        # took its part in an operation away with it waits for none there.
+        if not (
+            processes[op.process].is_agent and (op.call.kind == COMPOSED or op.parent is not None)
+        )
+        and op.id not in evidence.left
+        and evidence.stuck(op)
     }
     taken = taken_connections(evidence)
     behind = {op: taken[inner.id] for op, inner in chosen.items() if inner.id in taken}
@@ -115,20 +120,6 @@ def _side_threads(evidence: Evidence) -> frozenset[tuple[int, int]]:
 
     found = (op for op in evidence.blocking if op.call.kind == "store")
     return frozenset(op.id for op in found if beside(op))
-
-
-def _of_agents(evidence: Evidence) -> set[tuple[int, int]]:
-    """What agents do inside their own operations, and these.
-
-    A rendezvous has a rule of its own; at the end they wait for one another for as long as the
-    workers of any of them run.
-    """
-    processes = evidence.trace.processes
-    return {
-        op.id
-        for op in evidence.blocking
-        if processes[op.process].is_agent and (op.call.kind == COMPOSED or op.parent is not None)
-    }
 
 
 def _nodes(evidence: Evidence, agents: Agents) -> Iterator[Wait]:

@@ -112,8 +112,13 @@ def making(evidence: Evidence, op: Op) -> bool:
         return False
     if op.call.kind in (COMPOSED, CONSTRUCTOR):
         return backend(evidence, op) is not None
-    if not op.on_device or not _in_call(evidence, op):
+    # Torch makes the entry of a dump once it has the communicator.
+    if not op.on_device or evidence.trace.processes[op.process].source != JOURNAL:
         return False
+    around = evidence.sample.around(op)
+    batched = around is not None and around.call.op in BATCHES and around.pending
+    if op.issued_ns is not None and not batched:
+        return False  # the host came back from the call that enqueues it
     # A barrier's call may wait for the device as well.
     again = op.call.op == "barrier" or evidence.longest_ns(op) > 0
     return is_first(evidence, op) or not again
@@ -151,16 +156,6 @@ def timeout_ns(evidence: Evidence, op: Op) -> int:
     """After which torch gives up the operation, as far as that is known."""
     found = limit(evidence, op)
     return TIMEOUT_NS if found is None else round(found[0])
-
-
-def _in_call(evidence: Evidence, op: Op) -> bool:
-    """Whether the host has not come back from the call that enqueues it, or the batch it is in."""
-    if evidence.trace.processes[op.process].source != JOURNAL:
-        return False  # torch makes the entry of a dump once it has the communicator
-    if op.issued_ns is None:
-        return True
-    around = evidence.sample.around(op)
-    return around is not None and around.call.op in BATCHES and around.pending
 
 
 def _makers(evidence: Evidence, op: Op) -> Sequence[Op]:

@@ -252,7 +252,10 @@ def _did(trace: JobTrace, shift: Shift[int, Place]) -> str:
     """What the members did; what the others may have done instead, where nothing decides."""
     who = sentences.processes(trace, shift.members)
     others = sentences.processes(trace, shift.others)
-    calls, them = _calls(shift), "it" if len(shift.calls) == 1 else "them"
+    them, distinct = "it" if len(shift.calls) == 1 else "them", [*dict.fromkeys(shift.calls)]
+    calls = sentences.listed([*map(_call, distinct)])
+    if len(distinct) == 1 < len(shift.calls):
+        calls = f"{len(shift.calls)} calls of {calls}"
     if shift.how == SWAPPED:
         times = ", again and again" * (shift.crossed > 2)
         left = "" if shift.instead is None else f" (or skipped {_call(shift.met)} once)"
@@ -264,15 +267,9 @@ def _did(trace: JobTrace, shift: Shift[int, Place]) -> str:
         )
     more = f"one call more, {calls}"
     if len(shift.calls) > 1:
-        more = f"{len(shift.calls)} more calls" + (", " if len({*shift.calls}) > 1 else " of ")
-        more += sentences.listed([*dict.fromkeys(map(_call, shift.calls))])
+        more = f"{len(shift.calls)} more calls" + (", " if len(distinct) > 1 else " of ")
+        more += sentences.listed([*map(_call, distinct)])
     return f"{who} made {more}" + ("" if shift.decided else f", or {others} skipped {them}")
-
-
-def _calls(shift: Shift[int, Place]) -> str:
-    distinct = list(dict.fromkeys(map(_call, shift.calls)))
-    many = f"{len(shift.calls)} calls of " if len(distinct) == 1 < len(shift.calls) else ""
-    return many + sentences.listed(distinct)
 
 
 def _call(place: Place) -> str:

@@ -123,15 +123,13 @@ def _calls(case: Case, group: Group) -> Calls:
         if op.call.op != "new_group" or op.call.args.get("use_local_synchronization"):
             continue
         if since.get(op.process, math.inf) <= op.begin_ns < until.get(op.process, math.inf):
-            found[op.process].append((op, _ranks(op, group)))
+            ranks = op.call.args.get("ranks")
+            if not isinstance(ranks, list):
+                ranks = group.ranks or range(group.size or 0)
+            elif op.call.args.get("sort_ranks", True):
+                ranks = sorted(ranks)
+            found[op.process].append((op, tuple(ranks)))
     return found
-
-
-def _ranks(op: Op, group: Group) -> Ranks:
-    given = op.call.args.get("ranks")
-    if not isinstance(given, list):
-        return group.ranks or tuple(range(group.size or 0))
-    return tuple(sorted(given) if op.call.args.get("sort_ranks", True) else given)
 
 
 def _differ(case: Case, group: Group, calls: Calls) -> RuleFinding | None:

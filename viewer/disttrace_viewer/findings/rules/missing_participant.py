@@ -43,7 +43,10 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
     evidence, trace = case.evidence, case.trace
     inside = [w for w in case.inside(wait.exchange) if w.late_ns is None]
     who = [w.process for w in inside]
-    raised = _swallowed(case, inside, sinks) if wait.kind == COLLECTIVE else []
+    ops = [w.op for w in inside]
+    calls = [swallowed.find(case, s, ops, None) for s in sinks if wait.kind == COLLECTIVE]
+    raised = [call for call in calls if call is not None]  # by which all would have come
+    raised = raised if len(raised) == len(sinks) else []
     extra = [] if raised else _extra(case, wait, sinks)
     other = unmatched.partner(case, wait) if not extra and not raised else None
     # Who has no journal was there when the group was made: it may have come, or have failed first.
@@ -133,13 +136,6 @@ def _issues_nothing(case: Case, wait: Wait, process: int) -> bool:
     before = evidence.sample.members(wait.stream, wait.op.seq - 1).values()
     came = wait.op.seq == 1 or any(op.process == process for op in before)
     return came and not any("/torch/autograd/" in frame.file for frame in stack)
-
-
-def _swallowed(case: Case, inside: Sequence[Wait], sinks: Sequence[int]) -> list[Op]:
-    """The calls by which all of the missing would have come, had they not raised."""
-    calls = (swallowed.find(case, sink, [w.op for w in inside], None) for sink in sinks)
-    raised = [call for call in calls if call is not None]
-    return raised if len(raised) == len(sinks) else []
 
 
 def _left(case: Case, wait: Wait, sinks: Sequence[int]) -> list[int]:
