@@ -93,11 +93,11 @@ def test_waiting_less_than_the_stall_time_is_no_fault_while_they_live(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("keys", "waits"),
-    [({}, False), ({"origin": "c++"}, True), ({"origin": "c++"}, False)],
+    ("keys", "waits", "has_ddp"),
+    [({}, False, False), ({"origin": "c++"}, True, False), ({"origin": "c++"}, False, True)],
 )
 def test_a_clean_end_is_missing_and_no_failure(
-    tmp_path: Path, keys: dict[str, Any], *, waits: bool
+    tmp_path: Path, keys: dict[str, Any], *, waits: bool, has_ddp: bool
 ) -> None:
     """Before a collective of the program, a functional one in a backward, or DDP's reducer."""
     for journal, group in steps(tmp_path, 2):
@@ -110,6 +110,7 @@ def test_a_clean_end_is_missing_and_no_failure(
             journal.leave(210 * MS)
     found = finds(tmp_path, "missing_participant", [1], says="rank 1 has ended")
     assert "uneven inputs" in (found.hint or "")
+    assert ("join() of DistributedDataParallel" in (found.hint or "")) is has_ddp
 
 
 def test_one_extra_call_of_those_who_wait_blames_nobody(tmp_path: Path) -> None:

@@ -233,10 +233,10 @@ def test_all_who_could_set_it_wait_for_who_waits_for_it(tmp_path: Path, world_si
         else:
             journal.begin(journal.message(group, "recv", (journal.rank or 0) - 1), 200 * MS, q=1)
     found = finds(tmp_path, "store_key_missing", [], certainty="likely", waiting=[0])
-    told = "rank 1 is in barrier #3 of the default group (train.py:10)"
+    told = "rank 1 in barrier #3 of the default group (train.py:10)"
     if world_size == 3:
-        told = "rank 1 is in recv from rank 0 (train.py:20) and rank 2 is in recv from rank 1"
-        told += " (train.py:20)"
+        told = "rank 1 in recv from rank 0 (train.py:20) and rank 2 in recv from rank 1 (train.py:"
+        told += "20)"
     assert found.summary.endswith(
         f"and nobody has set it; all others who use this store wait for rank 0 themselves: {told}."
     )

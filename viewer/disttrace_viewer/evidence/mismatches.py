@@ -140,22 +140,12 @@ def differences(evidence: Evidence, past: Iterable[Joined]) -> Iterator[Disagree
             continue
         done.add((stream, kind))
         ops, get = members.values(), evidence.sample.get
-        if all(get(op.process, op.number) for op in ops):
-            raced = any(_raced(evidence, op) for op in ops)
-        else:  # of what is over, and not at hand, the order of threads is not known
-            raced = threads(evidence, stream)
-        if raced:
-            odd = frozenset()
+        # Of what is over, and not at hand, the order of threads is not known.
+        known = all(get(op.process, op.number) for op in ops)
+        raced = any(_raced(evidence, op) for op in ops) if known else threads(evidence, stream)
         yield Disagreement(
-            kind,
-            exchange.group,
-            exchange.backend,
-            exchange.seq,
-            members,
-            odd,
-            values,
-            exchange.times,
-            raced,
+            *(kind, *stream, exchange.seq, members),
+            *(frozenset() if raced else odd, values, exchange.times, raced),
         )
 
 

@@ -180,10 +180,15 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
         return f"Look at what {does}: disttrace attach, or py-spy dump, while it hangs."
     native = wait.op.call.origin == "c++" and all(_left_the_loop(case, s) for s in sinks)
     if native or all(case.clean(s) or _parted(case, s) for s in sinks):
+        kept = case.sample.of_process
+        issued = [op for p in (wait.process, *sinks) for op in kept.get(p, ())]
+        # DDP's reducer alone waits in C++, where none sees it.
+        unseen = ("c++", COLLECTIVE, None)
+        ddp = any((op.call.origin, op.call.kind, op.wait_begin_ns) == unseen for op in issued)
+        use = "join() of DistributedDataParallel, or " * ddp
         return (
             "Look for uneven inputs: one rank has fewer batches, or leaves the loop earlier, also"
-            " by an exception that is caught; use drop_last, or join() where a"
-            " DistributedDataParallel is trained."
+            f" by an exception that is caught; use {use}drop_last."
         )
     return f"Look at what {does} there: a data loader, a lock, or code that only some ranks run."
 

@@ -341,9 +341,11 @@ def _turns_text(
 def _able_text(trace: JobTrace, who: Sequence[int], able: Sequence[Wait]) -> str:
     """Where all who could set it are, each of which waits for those who wait for it."""
     reported = ((f"in {sentences.call(trace, w.op)}", w.process) for w in able)
-    where = sentences.sides(trace, reported, "is", "are")
-    who_waits = sentences.processes(trace, who)
-    return f"; all others who use this store wait for {who_waits} themselves: {where}" * bool(able)
+    where = [f"{sentences.processes(trace, of)} {text}" for text, of in together(reported).items()]
+    return (
+        f"; all others who use this store wait for {sentences.processes(trace, who)} themselves:"
+        f" {sentences.listed(where)}"
+    ) * bool(able)
 
 
 def _behind(trace: JobTrace, behind: Sequence[Wait]) -> str:

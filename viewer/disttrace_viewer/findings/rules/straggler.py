@@ -57,12 +57,11 @@ def _idle(late: Late) -> bool:
 
 
 def _finding(trace: JobTrace, late: Late) -> RuleFinding:
-    where = innermost(late.call.stack)
-    after = None  # the call of a pool's thread has no line of the program
-    if where is not None and is_library(where.file) and late.after is not None:
-        after = None if is_library(late.after.file) else late.after
-    at, span = "", "between its communication before and this line"
-    if after is not None:
+    where, at = innermost(late.call.stack), ""
+    span = "between its communication before and this line"
+    # The call of a pool's thread has no line of the program.
+    after = late.after if where is not None and is_library(where.file) else None
+    if after is not None and not is_library(after.file):
         span = "after this line until a thread of a pool communicates for it"
         where, at = after, f" after {sentences.is_at(after)}"
     elif where is not None:
