@@ -334,9 +334,7 @@ class Evidence(Endings):
         return tuple(dict.fromkeys(p for p in places if p is not None))
 
     def within(self, op: Op) -> str | None:
-        """``gather_object``, where the program called that and it called this; else the name that
-        the program gave the part of it that it is in, in quotes; else None.
-        """
+        """``gather_object``, where the program called that; else the program's own name for it."""
         outer = self.sample.around(op)
         if outer is None or outer.call.kind != "composed" or outer.call.op in GATHERING:
             return None

@@ -49,9 +49,7 @@ def steps(evidence: Evidence) -> dict[Stream, Shift[int, Place]]:
 
 
 def called_from(calls: Mapping[int, Call], places: Mapping[int, Place]) -> dict[int, Place]:
-    """Where calls were made, by their numbers: of those of one line of a helper's the nearest
-    caller's line at which their callers are not the same.
-    """
+    """Lines by call; of calls by one line of a helper's the nearest callers' that differ."""
     chains: dict[Place, dict[int, Stack]] = {}
     for index, call in calls.items():
         chains.setdefault(places[index], {})[index] = callers_of(call)

@@ -71,9 +71,7 @@ def tries_again(evidence: Evidence, op: Op) -> bool:
 
 
 def _between(of_process: Iterable[Op], op: Op) -> bool:
-    """Whether its thread has been given such a key before, and has made a group since: it does both
-    in turn, and the one that makes the next group waits for it.
-    """
+    """Whether its thread was given such a key and made a group since: it does both in turn."""
     mine = [one for one in of_process if one.thread == op.thread]
     given = [o.begin_ns for o in mine if o.call.index == op.call.index and o.error is None]
     made = max((one.begin_ns for one in mine if one.call.op in CREATING), default=0)
@@ -135,9 +133,7 @@ def _again(evidence: Evidence, before: Op, last: Op) -> bool:
 
 
 def asked_within_ns(evidence: Evidence, last: Op) -> int:
-    """How old the newest question of a thread may be if it still asks: older where that stands at
-    the line of it, for the machine may have much else to do.
-    """
+    """How old the newest question of a thread may be that still asks: older if it stands there."""
     sample, asks = evidence.stands(last.process), frame(last)
     if last.thread != 0 or sample is None or asks is None:
         return ASKED_NS
@@ -145,10 +141,7 @@ def asked_within_ns(evidence: Evidence, last: Op) -> int:
 
 
 def _gets_on(evidence: Evidence, waiting: set[int]) -> bool:
-    """Whether any process that does not wait did something of late, or ended.
-
-    An agent does no work of the job's: what it did last is to stop the workers that hang.
-    """
+    """Whether any process that does not wait did something of late, or ended; but for agents."""
     from_ns, processes = evidence.cut_ns - evidence.stall_ns, evidence.trace.processes
     others = {p.index for p in processes if p.index not in waiting and not p.is_agent}
     active = evidence.sample.active.items()
@@ -225,9 +218,7 @@ def _cut_off(evidence: Evidence, op: Op) -> bool:
 
 
 def _still_server(evidence: Evidence, op: Op) -> int | None:
-    """The other process that serves the store of an operation, if it does not run: a server answers
-    in a thread of its own, whatever else its process waits for.
-    """
+    """The other process that serves the store of an operation, if it does not run."""
     server = _server(evidence, op)
     if server is None or server == op.process or not evidence.still([server], [op.process]):
         return None

@@ -156,10 +156,7 @@ class Case:
         )
 
     def early(self, wait: Wait) -> bool:
-        """Whether all was ended so soon that the one that is missing might still have come.
-
-        It is not known then that a wait would not have ended like those before it.
-        """
+        """Whether all was ended so soon that the one that is missing might still have come."""
         if self.evidence.live or wait.op.error is not None:
             return False
         if not any(self.ends[p].how == SILENT for p in (*wait.targets, wait.process)):

@@ -94,7 +94,8 @@ class Names:
         """What tells a step from others of its name: a key, an address, arguments."""
         key = self.trace.full_key(row["call"], row["key"])
         if key is not None:
-            return shortened(key if isinstance(key, str) else few(key, 3))
+            # Run ids take half a line otherwise.
+            return _UUID.sub(r"\1…", key if isinstance(key, str) else few(key, 3))
         if call.kind == "constructor":
             return self._constructed(call)
         if call.op == "init_process_group":
@@ -194,11 +195,6 @@ def place(stack: Stack) -> str | None:
 
 
 _UUID = re.compile(r"\b([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
-
-
-def shortened(key: str) -> str:
-    """A key with the beginnings of its UUIDs: run ids take half a line otherwise."""
-    return _UUID.sub(r"\1…", key)
 
 
 ERROR = 110

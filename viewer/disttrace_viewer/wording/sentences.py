@@ -148,9 +148,7 @@ def is_at(frame: Frame | CodeLocation, within: Frame | None = None) -> str:
 
 
 def operation(trace: JobTrace, op: Op, within: str | None = None, *, brief: bool = False) -> str:
-    """``all_reduce #3 of the default group``, ``recv from rank 1``, ``store.get of 'k'``; and the
-    operation that the program called, of which it is a part. ``brief``: as ``group``.
-    """
+    """``all_reduce #3 of the default group``, ``recv from rank 1``, and what it is a part of."""
     call, tail = op.call, inside(within)
     where = trace.group_of(call)
     if call.kind == "message":

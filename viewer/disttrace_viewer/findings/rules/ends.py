@@ -294,10 +294,7 @@ Ops = Sequence[Op]
 def summary(
     case: Case, failed: Sequence[int], broken: Ops, server: int | None, left: Ops, gave_up: bool
 ) -> str:
-    """How they failed, in which operations; ``server``: who served their store, and ended;
-    ``left``: what others did not wait for before they ended; ``gave_up``: no connection broke, but
-    a time-out was over.
-    """
+    """How they failed, and in which operations; why, by ``server``, ``left`` or ``gave_up``."""
     evidence, trace = case.evidence, case.trace
     alike = together((ended(end_of(evidence, process)), process) for process in failed)
     text = "; ".join(

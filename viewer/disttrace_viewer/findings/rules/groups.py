@@ -159,10 +159,7 @@ def _harmed(case: Case, calls: Calls, position: int) -> list[Wait]:
 
 
 def _went_past(case: Case, group: Group, calls: Calls) -> RuleFinding | None:
-    """A creation that a rank waits in, and that a member passed by without calling.
-
-    Or they made one too many: the fewer ones are named, and of one against one neither is.
-    """
+    """A creation that a rank waits in, and that a member passed by, or that was one too many."""
     polled = set[tuple[int, Ranks]]()  # thousands may wait in one creation
     for wait in case.open():
         if wait.kind != RENDEZVOUS or wait.process not in calls:

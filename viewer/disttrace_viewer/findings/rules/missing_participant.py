@@ -209,9 +209,7 @@ def _left_the_loop(case: Case, process: int) -> bool:
 
 
 def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> list[Op]:
-    """The calls in a row that those that wait made beyond the others', if without them both sides
-    are equal: then it is by these that they are ahead, in a call that the others make later.
-    """
+    """The calls in a row that those that wait made beyond the others', if nothing else differs."""
     if wait.kind != COLLECTIVE or wait.stream is None or not sinks:
         return []
     course = case.evidence.course(wait.process, wait.stream)

@@ -68,9 +68,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
 
 
 def counts(case: Case, process: int) -> bool:
-    """An agent fails because its workers did, a parent because its children did; and an agent to
-    which something sent a signal (Ctrl-C, scancel) raises an exception of its own for it.
-    """
+    """An agent fails because its workers did, or was stopped; a parent as its children did."""
     mine = case.trace.processes[process]
     failure = case.ends[process].failure
     if mine.is_agent and failure is not None and failure.type == STOPPED_AGENT:

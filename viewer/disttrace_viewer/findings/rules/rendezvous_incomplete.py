@@ -260,12 +260,17 @@ def _finding_of_nodes(case: Case, wait: Wait) -> RuleFinding:
         hint = "Give every node the same --rdzv-id and the same --rdzv-endpoint."
     elif disagree:
         hint = "Give every node the same --nnodes."
+    name = "" if attempt.run in (None, UNNAMED) else f" {attempt.run!r}"
+    lasting = sentences.span(max(case.evidence.age_ns(w.op) for w in same))
+    came = f"{len(who)} of {attempt.least or '?'} nodes came"
+    been = f"{sentences.capital(_agents(case.trace, who))} {sentences.have(who)} been waiting"
     # Nodes are started one after another by hand or by a scheduler: seconds apart, as a rule.
     start = not (elsewhere or late or disagree) and may_come(case, same, ())
     return RuleFinding(
         kind="rendezvous_incomplete",
         severity=NOTE if start else ERROR,
-        summary=_nodes_summary(case, attempt, same, late),
+        summary=f"{been} in the rendezvous{name} of nodes{_at(case.trace, attempt)} for {lasting}:"
+        f" {'; '.join([came, *_missing_nodes(case, attempt, late)])}.",
         because=()
         if elsewhere or disagree
         else why((wait.unknown, sentences.START_UP), (outside.mute(case, away), sentences.MUTE)),
@@ -288,19 +293,6 @@ def _finding_of_nodes(case: Case, wait: Wait) -> RuleFinding:
         else ("collect the journals of the other nodes, if they were started",)
         if wait.unknown
         else outside.settles(case, away, early=False),
-    )
-
-
-def _nodes_summary(case: Case, attempt: Attempt, same: Waits, late: Sequence[Attempt]) -> str:
-    """Who waits where, how many came, and what is known of the others, the ``late`` too."""
-    trace, who = case.trace, [one.process for one in case.agents.arrived(attempt)]
-    name = "" if attempt.run in (None, UNNAMED) else f" {attempt.run!r}"
-    came = f"{len(who)} of {attempt.least or '?'} nodes came"
-    lasting = sentences.span(max(case.evidence.age_ns(w.op) for w in same))
-    return (
-        f"{sentences.capital(_agents(trace, who))} {sentences.have(who)} been waiting in the"
-        f" rendezvous{name} of nodes{_at(trace, attempt)} for {lasting}:"
-        f" {'; '.join([came, *_missing_nodes(case, attempt, late)])}."
     )
 
 

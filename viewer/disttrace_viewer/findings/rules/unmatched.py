@@ -172,10 +172,7 @@ def summary(case: Case, wait: Wait, others: Sequence[int], held: Mapping[int, He
 
 
 def partner(case: Case, wait: Wait) -> Wait | None:
-    """Who waits for the one who waits, in the way that a right address would have met.
-
-    None where this very call has met its other end before: then that is where it belongs.
-    """
+    """Who waits for the one who waits, in the way that a right address would have met."""
     if not possible(case, wait):
         return None
     for other in case.awaiting(wait.process):
