@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import disttrace.journal.format as fmt
 from disttrace.journal.code_files import BUILT_IN, LOOP
 from disttrace.journal.format import DEF, DEFINITIONS, DUMPED, FORMAT, RESUMED
 from disttrace_viewer.load import ids
@@ -247,7 +246,7 @@ def number_in(text: str | None, type_: str = "rank") -> int | None:
 def parse(text: Text, problems: Problems) -> Definitions:
     """The definitions in a file. Records of unknown kinds are passed over, as the format asks."""
     found = Definitions(text.path)
-    dumps = Dumps()
+    dumped: Lines = []
     bad = first = 0
     for line_number, line in enumerate(map(bytes.rstrip, io.BytesIO(text.data)), 1):
         if (alike := _ALIKE.get(line)) is not None:
@@ -255,12 +254,12 @@ def parse(text: Text, problems: Problems) -> Definitions:
             continue
         record = json_object(line)
         if record is None or not _take(found, record, line):
-            if not dumps.take(line):
+            if not _take_dumped(dumped, line):
                 bad, first = bad + 1, first or line_number
         elif record.get(DEF) == DUMPED:
-            dumps.take(line)
-    if dumps.main:
-        found.admit_dump(dumps.main)
+            dumped.clear()
+    if dumped:
+        found.admit_dump(dumped)
     if bad:
         problems.add(
             text.path,
@@ -308,32 +307,22 @@ _THREAD = re.compile(
 )
 _FRAME = re.compile(rb'^  File "(.*)", line (\d+) in (.*)')
 _OTHER = re.compile(rb"^(Timeout \(.*\)!|  <no Python frame>|  File .*|  \.\.\.|\.\.\.)$")
-_OVER = b'{"%s":"%s"' % (fmt.DEF.encode(), fmt.DUMPED.encode())
 _OURS = re.compile(r"[/\\]disttrace[/\\](capture|lifecycle|patching|recording)[/\\]")
 _DEPTH = 16
 
 
-class Dumps:
-    """The newest dump of stacks among the lines of a definitions file, of which the last thread is
-    kept: ``faulthandler`` wrote it while the process could not write (one of its threads held the
-    GIL, or SIGTERM ended it). The text is that of CPython's ``traceback.c``; earlier versions wrote
-    all threads, from the newest to the main one.
+def _take_dumped(main: Lines, line: bytes) -> bool:
+    """Take a line of a dump of stacks into the frames of its last thread, innermost first; False
+    for what is none. ``faulthandler`` wrote it while the process could not write (one of its
+    threads held the GIL, or SIGTERM ended it). The text is that of CPython's ``traceback.c``;
+    earlier versions wrote all threads, from the newest to the main one.
     """
-
-    def __init__(self) -> None:
-        self.main: Lines = []
-        """Frames of the main thread, innermost first; empty where nothing is known."""
-
-    def take(self, line: bytes) -> bool:
-        """Take a line that is no record, or marks that dumps are over; False if it is neither."""
-        if line.startswith(_OVER) or _THREAD.match(line):
-            self.main = []
-            return True
-        if found := _FRAME.match(line):
-            file = found[1].decode("utf-8", "replace")
-            if len(self.main) < _DEPTH and not _OURS.search(file):
-                self.main.append((file, int(found[2][-9:]), found[3].decode("utf-8", "replace")))
-            return True
-        if line == b"...":
-            self.main = []  # more than a hundred threads: the main one is not among those
-        return bool(_OTHER.match(line))
+    if found := _FRAME.match(line):
+        file = found[1].decode("utf-8", "replace")
+        if len(main) < _DEPTH and not _OURS.search(file):
+            main.append((file, int(found[2][-9:]), found[3].decode("utf-8", "replace")))
+    elif line == b"..." or _THREAD.match(line):
+        main.clear()  # of more than a hundred threads the main one is not there
+    else:
+        return _OTHER.match(line) is not None
+    return True

@@ -42,27 +42,12 @@ class Files:
         return head + tuple(self.segments[n] for n in sorted(self.segments))
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """The journals of files of other forms, and the files of which no form is known."""
-
-    files: Sequence[Files] = ()
-    strangers: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What lies below some paths: journals by their names, and files that are none."""
-
-    journals: dict[str, Files]
-    others: Sequence[str]
-    candidates: Sequence[str]
-    """Those of the others that count as evidence: where there is no journal, and named ones."""
-    places: Sequence[str]
-
-
-def search(paths: Sequence[str | Files], problems: Problems) -> Listing:
-    """What lies below ``paths``. Raises ViewerError where a remote folder cannot be listed."""
+def search(
+    paths: Sequence[str | Files], problems: Problems
+) -> tuple[dict[str, Files], list[str], list[str]]:
+    """What lies below ``paths``: the journals by their names, files that are none, and those of
+    them that count as evidence. Raises ViewerError where a remote folder cannot be listed.
+    """
     found = {one.base: one for one in paths if isinstance(one, Files)}
     places = [path for path in paths if isinstance(path, str)]
     others: list[str] = []
@@ -90,21 +75,11 @@ def search(paths: Sequence[str | Files], problems: Problems) -> Listing:
         _sort(path, found, others, problems)
     # A journal holds more: beside it other evidence counts only where it is named.
     named = {path for path in places if not os.path.isdir(path)}
-    candidates = [path for path in others if path in named or not found]
-    return Listing(found, others, candidates, places)
+    return found, others, [path for path in others if path in named or not found]
 
 
-def settle(found: Listing, taken: Taken, problems: Problems) -> list[Files]:
-    """The journals, and those that ``taken`` has of the candidates; the rest is named."""
-    journals = {**found.journals, **{one.base: one for one in taken.files}}
-    left = {*found.others} - {*found.candidates} | {*taken.strangers}
-    unknown = [path for path in found.others if path in left]
-    _strangers(unknown, found.places, {os.path.dirname(base) for base in journals}, problems)
-    return [journals[base] for base in sorted(journals)]
-
-
-def _strangers(
-    paths: Sequence[str], asked: Sequence[str], beside: Collection[str], problems: Problems
+def name_strangers(
+    paths: Iterable[str], asked: Sequence[str | Files], beside: Collection[str], problems: Problems
 ) -> None:
     """Name files of no known form that were given, and JSON beside journals or alone."""
     of_folder: dict[str, list[str]] = {}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from disttrace_viewer.load import files
-from disttrace_viewer.load.discover import Files, Taken, search, settle
+from disttrace_viewer.load.discover import Files, name_strangers, search
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.process import Problem
 
 HEAD = 4 << 10
 MOST_ASKED = 20_000
 """Files of which the first bytes are looked at: a home folder may have been given."""
+Taken = tuple[list[Files], frozenset[str]]
+"""Processes as journals in memory, and the files of which the form is known."""
 _KNOWN: dict[tuple[tuple[str, int, int], ...], tuple[Taken, Problems]] = {}
 """By path, size and time of the files: a command asks several times for the same folder."""
 
@@ -29,8 +34,12 @@ class Reader(Protocol):
 
 def evidence(paths: Sequence[str | Files], problems: Problems) -> list[Files]:
     """The journals below ``paths``, by name. Raises ViewerError for a remote folder."""
-    found = search(paths, problems)
-    return settle(found, _take(found.candidates, problems), problems)
+    journals, others, candidates = search(paths, problems)
+    taken, recognised = _take(candidates, problems)
+    journals |= {one.base: one for one in taken}
+    unknown = (path for path in others if path not in recognised)
+    name_strangers(unknown, paths, {os.path.dirname(base) for base in journals}, problems)
+    return [journals[base] for base in sorted(journals)]
 
 
 def troubles(paths: Sequence[str | Files]) -> tuple[Problem, ...]:
@@ -41,9 +50,8 @@ def troubles(paths: Sequence[str | Files]) -> tuple[Problem, ...]:
 
 
 def _take(paths: Sequence[str], problems: Problems) -> Taken:
-    """The processes that these files tell of."""
     if not paths:
-        return Taken()
+        return [], frozenset()
     key = tuple((path, files.size(path), files.modified_ns(path)) for path in paths)
     if key not in _KNOWN:
         own = Problems()
@@ -60,22 +68,19 @@ def _translated(paths: Sequence[str], problems: Problems) -> Taken:
     from disttrace_viewer.load.foreign import flight_recorder, kineto, logs, nccl_ras, py_spy
 
     readers: tuple[Reader, ...] = (kineto, nccl_ras, flight_recorder, py_spy, logs)
-    of_reader: list[list[str]] = [[] for _ in readers]
-    strangers = list(paths[MOST_ASKED:])
+    of_reader: dict[Reader, list[str]] = {one: [] for one in readers}
     for path in paths[:MOST_ASKED]:
-        try:
+        with suppress(OSError):
             head = files.part(path, 0, HEAD)
-        except OSError:
-            strangers.append(path)
-            continue
-        asked = zip(of_reader, readers, strict=True)
-        own = next((own for own, one in asked if one.recognises(path, head)), strangers)
-        own.append(path)
+            for reader in readers:
+                if reader.recognises(path, head):
+                    of_reader[reader].append(path)
+                    break
     taken: list[Files] = []
-    for reader, own in zip(readers, of_reader, strict=True):
+    for reader, own in of_reader.items():
         new = Problems()
         found = [*reader.read(own, new)] if own else []
         if found or not taken:  # a log that tells nothing, beside dumps, is no matter
             problems.extend(new)
         taken += found
-    return Taken(tuple(taken), tuple(strangers))
+    return taken, frozenset(itertools.chain(*of_reader.values()))
