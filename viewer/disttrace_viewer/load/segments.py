@@ -1,4 +1,4 @@
-"""Segments into columns: whole chunks of lines at once, line by line only where one is damaged."""
+"""Segments into columns: lines of numbers alone at once, all others one by one."""
 
 from __future__ import annotations
 
@@ -14,46 +14,25 @@ import polars as pl
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.load.fates import MARKS, Signs
-from disttrace_viewer.load.schema import Checker, json_object
+from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.load.text import Text
-from disttrace_viewer.trace.plain_text import plain
-from disttrace_viewer.trace.values import dataclass, field
+from disttrace_viewer.trace.values import dataclass
 
 CHUNK_BYTES = 4 << 20
 """Text that is parsed at once: small enough to be in the caches and to use every core."""
 LIST_MARK = "\0"
 """Begins the text of a key that was a list, as JSON; a key that begins so is shown escaped."""
 
+Fields = Mapping[str, pl.DataType]
 _I = pl.Int64()
-_BEGIN: Mapping[str, pl.DataType] = dict.fromkeys(("b", "t", "s", "h", "q", "p", "n", "r"), _I)
-_KEYED: Mapping[str, pl.DataType] = {**_BEGIN, "k": pl.String()}
-_RICH: Mapping[str, pl.DataType] = {**_KEYED, "a": pl.String()}
-_END: Mapping[str, pl.DataType] = dict.fromkeys(
-    ("e", "d", "u", "v", "n", "q", "y", "x", "f", "r"), _I
+_COLUMNS: Sequence[Fields] = (
+    {**dict.fromkeys("btshqpnr", _I), "k": pl.String(), "a": pl.String()},
+    dict.fromkeys("eduvnqyxfr", _I),
+    dict.fromkeys("iwcldgzo", _I),
 )
-_MARK: Mapping[str, pl.DataType] = dict.fromkeys(("i", "w", "c", "l", "d", "g", "z", "o"), _I)
-
-_SHAPES = (
-    (_BEGIN, (fmt.BEGIN,)),
-    (_END, (fmt.END,)),
-    (_MARK, tuple(MARKS)),
-)
-_FIELDS = {key: fields for fields, keys in _SHAPES for key in keys}
-_BOUNDS: Mapping[str, tuple[int, int]] = {
-    key: fmt.BOUNDS[type_]
-    for _, kinds in _SHAPES
-    for kind in kinds
-    for key, type_ in fmt.FIELDS[kind].items()
-    if type_ in fmt.BOUNDS
-}
-"""Smallest and largest value of a column; a key has one type in all of these records."""
-_NEEDED = ("b", "t", "e", "d")
-"""Keys that every record has whose fields name them."""
-
-_PIECE = 2_000
-"""Lines that are looked at one by one when one among them is damaged."""
-
-_LINE = pl.col("l")
+"""Of the tables of begins, ends and marks."""
+_TABLES = {fmt.BEGIN: 0, fmt.END: 1, **dict.fromkeys(MARKS, 2)}
+"""By a record's first key."""
 _SIGNS = (fmt.HEARTBEAT, fmt.STANDS_AT, fmt.SEGMENT)
 
 
@@ -73,9 +52,9 @@ class Chunk:
     begins: pl.DataFrame
     ends: pl.DataFrame
     marks: pl.DataFrame
-    signs: dict[int, Signs] = field(default_factory=dict)
+    signs: dict[int, Signs]
     """What heartbeats, stack samples and heads of segments hold, by file."""
-    bad: dict[int, tuple[int, int]] = field(default_factory=dict)
+    bad: dict[int, tuple[int, int]]
     """Unreadable lines per file: how many, and the number of the first."""
 
 
@@ -112,61 +91,28 @@ def parse(parts: list[Slice]) -> Chunk:
     """The records in some slices."""
     data = b"".join(part.text.data for part in parts)
     lines = _lines(data, parts)
-    reader = _Reader(parts)
-    begins: list[pl.DataFrame] = []
-    ends: list[pl.DataFrame] = []
-    marks: list[pl.DataFrame] = []
+    tables: Sequence[list[pl.DataFrame]] = [[] for _ in _COLUMNS]
     shapes = shapes_of(data, lines.height)
     if shapes is not None:
         taken = []
-        for shape, key, frame in plain_frames(data, lines, shapes, _FIELDS):
+        for shape, key, frame in plain_frames(data, lines, shapes):
             taken.append(shape)
-            kind = begins if key == fmt.BEGIN else ends if key == fmt.END else marks
-            kind.append(reader.usable(frame))
+            tables[_TABLES[key]].append(frame)
         if taken:
             lines = lines.filter(~shapes.is_in(taken))
-    found = lines.select(
-        begin=_LINE.str.starts_with('{"b":'),
-        end=_LINE.str.starts_with('{"e":'),
-        mark=pl.any_horizontal(_LINE.str.starts_with(f'{{"{key}":') for key in MARKS),
-        rich=_LINE.str.contains_any(['"a":', '"k":[']),
-    )
-    begin, end, mark, rich = found.iter_columns()
-    begins += [
-        reader.decode(lines.filter(begin & ~rich), _KEYED),
-        reader.one_by_one(lines.filter(begin & rich), _RICH),
-    ]
-    ends.append(reader.decode(lines.filter(end), _END))
-    marks.append(reader.decode(lines.filter(mark), _MARK))
-    chunk = Chunk(
-        begins=_begins([frame for frame in begins if frame.height]),
-        ends=_in_order(ends),
-        marks=_in_order(marks),
-    )
-    chunk.signs = reader.signs(lines.filter(~(begin | end | mark)))
-    chunk.bad = reader.bad
-    return chunk
+    reader = _Reader(parts)
+    reader.take(lines)
+    for frames, rows, columns in zip(tables, reader.rows, _COLUMNS, strict=True):
+        schema = {"file": pl.UInt32(), "row": pl.UInt32(), **columns}
+        frames.append(pl.DataFrame(rows, schema=schema, orient="row"))
+    begins, ends, marks = map(_in_order, tables)
+    return Chunk(begins, ends, marks, reader.signs, reader.bad)
 
 
 def _in_order(frames: list[pl.DataFrame]) -> pl.DataFrame:
     """Frames of the same columns as one, in the order of the lines."""
     filled = [frame for frame in frames if frame.height] or frames[:1]
     return filled[0] if len(filled) == 1 else pl.concat(filled, how="vertical").sort("row")
-
-
-def _begins(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    if not frames:
-        return pl.DataFrame(schema={"file": pl.UInt32, "row": pl.UInt32, **_RICH})
-    frame = frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal").sort("row")
-    missing = [name for name in ("k", "a") if name not in frame.columns]
-    return frame.with_columns(pl.lit(None, pl.String).alias(name) for name in missing)
-
-
-def _unmarked(keyed: pl.DataFrame) -> pl.DataFrame:
-    """Keys that are no lists bear no mark of one."""
-    key = pl.col("k")
-    shown = pl.concat_str(pl.lit(plain(LIST_MARK)), key.str.slice(1))
-    return keyed.with_columns(k=pl.when(key.str.starts_with(LIST_MARK)).then(shown).otherwise(key))
 
 
 def _rows(data: bytes, name: str) -> pl.DataFrame:
@@ -193,92 +139,33 @@ def _lines(data: bytes, parts: list[Slice]) -> pl.DataFrame:
 
 
 class _Reader:
-    """Decodes lines of one record shape and counts those that cannot be."""
+    """Reads lines one by one, and counts those that are no records."""
 
     def __init__(self, parts: list[Slice]) -> None:
         self._parts = parts
         self._checker = Checker()
         self._starts = list(accumulate((part.text.lines for part in parts), initial=0))
+        self.rows: Sequence[list[tuple[Any, ...]]] = [[] for _ in _COLUMNS]
+        self.signs: dict[int, Signs] = {}
         self.bad: dict[int, tuple[int, int]] = {}
 
-    def decode(self, lines: pl.DataFrame, fields: Mapping[str, pl.DataType]) -> pl.DataFrame:
-        """The fields of all lines; pieces around a damaged line are read one by one."""
-        try:
-            values = lines["l"].str.json_decode(pl.Struct(dict(fields)))
-        except pl.exceptions.PolarsError:
-            values = None
-        if values is not None and len(values) == lines.height:
-            found = lines.select("file", "row").hstack(values.struct.unnest())
-            return self.usable(_unmarked(found) if "k" in fields else found)
-        if lines.height <= _PIECE:
-            return self.one_by_one(lines, fields)
-        step = max(_PIECE, lines.height // 16)
-        return pl.concat(
-            [self.decode(piece, fields) for piece in lines.iter_slices(step)], how="vertical"
-        )
-
-    def one_by_one(self, lines: pl.DataFrame, fields: Mapping[str, pl.DataType]) -> pl.DataFrame:
-        """As ``decode``, in Python: for damaged lines, and for values that are no numbers."""
-        columns: dict[str, list[Any]] = {name: [] for name in ("file", "row", *fields)}
-        for text, file, row in lines.iter_rows():
-            values = self._values(text, fields)
-            if values is None:
-                self._count(row, file)
-                continue
-            columns["file"].append(file)
-            columns["row"].append(row)
-            for name, value in zip(fields, values, strict=True):
-                columns[name].append(value)
-        frame = pl.DataFrame(columns, schema={"file": pl.UInt32, "row": pl.UInt32, **fields})
-        return self.usable(frame)
-
-    def usable(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Without the rows that lack what every record of their kind has."""
-        needed = [name for name in _NEEDED if name in frame.columns]
-        bounds = {name: _BOUNDS[name] for name in frame.columns if name in _BOUNDS}
-        if not any(frame[name].null_count() for name in needed) and not _exceeded(frame, bounds):
-            return frame
-        whole = pl.all_horizontal(
-            *(pl.col(name).is_not_null() for name in needed),
-            *(
-                pl.col(name).is_between(low, high).fill_null(True)
-                for name, (low, high) in bounds.items()
-            ),
-        )
-        for row, file in frame.filter(~whole).select("row", "file").iter_rows():
-            self._count(row, file)
-        return frame.filter(whole)
-
-    def signs(self, lines: pl.DataFrame) -> dict[int, Signs]:
-        """What the lines of other kinds hold; those of unknown kinds are passed over."""
-        found: dict[int, Signs] = {}
+    def take(self, lines: pl.DataFrame) -> None:
+        """Take all lines; those of unknown kinds are passed over."""
         for text, file, row in lines.iter_rows():
             line = json_object(text)
             kind = next(iter(line), "") if line is not None else ""
-            if line is None:
+            table = _TABLES.get(kind)
+            if line is not None and table is None and kind not in _SIGNS:
+                continue
+            record = None if line is None else self._checker.record(kind, line)
+            if record is None:
                 self._count(row, file)
-            elif kind in _SIGNS:
-                record = self._checker.record(kind, line)
-                if record is None:
-                    self._count(row, file)
-                else:
-                    found.setdefault(file, Signs()).take(kind, record)
-        return found
-
-    def _values(self, text: str, fields: Mapping[str, pl.DataType]) -> list[Any] | None:
-        """The record's values by field; None if one is not what the format has."""
-        line = json_object(text)
-        kind = next(iter(line), "") if line is not None else ""
-        record = self._checker.record(kind, line) if line and kind in fmt.FIELDS else None
-        if record is None:
-            return None
-        if isinstance(record.get("k"), list):
-            record["k"] = LIST_MARK + orjson.dumps(record["k"]).decode()
-        elif isinstance(record.get("k"), str) and record["k"].startswith(LIST_MARK):
-            record["k"] = plain(LIST_MARK) + record["k"][len(LIST_MARK) :]
-        if "a" in record:
-            record["a"] = orjson.dumps(record["a"], option=orjson.OPT_SORT_KEYS).decode()
-        return [record.get(name) for name in fields]
+            elif table is None:
+                self.signs.setdefault(file, Signs()).take(kind, record)
+            else:
+                if kind == fmt.BEGIN:
+                    _as_text(record)
+                self.rows[table].append((file, row, *map(record.get, _COLUMNS[table])))
 
     def _count(self, row: int, file: int) -> None:
         part = bisect_right(self._starts, row) - 1
@@ -287,15 +174,12 @@ class _Reader:
         self.bad[file] = (count + 1, min(first, number))
 
 
-def _exceeded(frame: pl.DataFrame, bounds: Mapping[str, tuple[int, int]]) -> bool:
-    """Whether a value lies outside of the bounds of its column."""
-    if not frame.height:
-        return False
-    for name, (low, high) in bounds.items():
-        least, most = frame[name].min(), frame[name].max()
-        if isinstance(least, int) and isinstance(most, int) and not low <= least <= most <= high:
-            return True
-    return False
+def _as_text(record: Record) -> None:
+    """Have the fields of a begin that are no numbers as a column can hold them."""
+    if isinstance(record.get("k"), list):
+        record["k"] = LIST_MARK + orjson.dumps(record["k"]).decode()
+    if "a" in record:
+        record["a"] = orjson.dumps(record["a"], option=orjson.OPT_SORT_KEYS).decode()
 
 
 # A line without its digits shows which keys its record has, and a journal has a dozen such shapes.
@@ -304,7 +188,6 @@ def _exceeded(frame: pl.DataFrame, bounds: Mapping[str, tuple[int, int]]) -> boo
 _DIGITS = string.digits.encode()
 _NAMES = b'{}":' + string.ascii_lowercase.encode()
 _NUMBERS = re.compile(r'\{"[a-z]":(?:,"[a-z]":)*\}')
-Fields = Mapping[str, pl.DataType]
 
 
 def shapes_of(data: bytes, count: int) -> pl.Series | None:
@@ -318,15 +201,15 @@ def shapes_of(data: bytes, count: int) -> pl.Series | None:
 
 
 def plain_frames(
-    data: bytes, lines: pl.DataFrame, found: pl.Series, fields: Mapping[str, Fields]
+    data: bytes, lines: pl.DataFrame, found: pl.Series
 ) -> Iterator[tuple[str, str, pl.DataFrame]]:
     """By shape of lines: the shape, its first key, and a frame of ``file``, ``row`` and all fields
     of records that begin with that key.
 
-    ``lines`` have ``file`` and ``row``, ``found`` are their shapes, ``fields`` are by first key.
-    What is no number of 64 bits, and what has other keys, is left to others.
+    ``lines`` have ``file`` and ``row``, ``found`` are their shapes. A shape of which one record is
+    out of bounds is left to others.
     """
-    known = {shape: keys for shape in found.unique() if (keys := _keys(shape, fields)) is not None}
+    known = {shape: keys for shape in found.unique() if (keys := _keys(shape)) is not None}
     if not known:
         return
     numbers = _numbers(data, max(map(len, known.values())))
@@ -338,28 +221,31 @@ def plain_frames(
             .filter(found == shape)
             .rename({f"column_{place}": key for place, key in enumerate(keys)})
         )
-        if not any(frame[key].null_count() for key in keys):
-            yield (
-                shape,
-                keys[0],
-                frame.select(
-                    "file",
-                    "row",
-                    *(
-                        pl.col(name) if name in keys else pl.lit(None, type_).alias(name)
-                        for name, type_ in fields[keys[0]].items()
-                    ),
-                ),
+        if all(_within(frame[key], fmt.FIELDS[keys[0]][key]) for key in keys):
+            columns = (
+                pl.col(name) if name in keys else pl.lit(None, type_).alias(name)
+                for name, type_ in _COLUMNS[_TABLES[keys[0]]].items()
             )
+            yield shape, keys[0], frame.select("file", "row", *columns)
 
 
-def _keys(shape: str, fields: Mapping[str, Fields]) -> Sequence[str] | None:
-    """The keys of a shape, if all are fields of one kind of record."""
-    if _NUMBERS.fullmatch(shape) is None:
-        return None
+def _within(column: pl.Series, type_: str) -> bool:
+    """Whether all of a column are numbers of a type of the format."""
+    low, high = fmt.BOUNDS[type_]
+    least, most = column.min(), column.max()
+    if column.null_count() or not isinstance(least, int) or not isinstance(most, int):
+        return False
+    return low <= least <= most <= high
+
+
+def _keys(shape: str) -> Sequence[str] | None:
+    """The keys of a shape, if all are numbers of one kind of record, and it has what it needs."""
     keys = shape[2::5]
-    known = fields.get(keys[0], {})
-    return keys if len({*keys}) == len(keys) and all(key in known for key in keys) else None
+    if _NUMBERS.fullmatch(shape) is None or keys[0] not in _TABLES:
+        return None
+    known = fmt.FIELDS[keys[0]]
+    whole = {*fmt.NEEDED[keys[0]]} <= {*keys} and len({*keys}) == len(keys)
+    return keys if whole and all(known.get(key) in fmt.BOUNDS for key in keys) else None
 
 
 def _numbers(data: bytes, most: int) -> pl.DataFrame | None:
