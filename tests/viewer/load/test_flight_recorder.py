@@ -524,6 +524,7 @@ HOSTILE = {
 def test_a_greedy_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     """Neither memory nor a deep recursion; the other dumps are read, and tell what they told."""
     monkeypatch.setattr(pickles, "MOST_VALUES", 200_000)
+    monkeypatch.setattr(pickles, "MOST_READS", 200_000)
     folder = left(tmp_path, without(2))
     (folder / "nccl_trace_rank_1").write_bytes(data)
     tracemalloc.start()

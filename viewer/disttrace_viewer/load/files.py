@@ -58,33 +58,21 @@ def is_open(pid: int, path: str) -> bool:
 
 def read(path: str, most: int = MOST_BYTES) -> tuple[bytes, int]:
     """The file's content up to a limit, and how many bytes are beyond it. Raises OSError."""
-    if path in _HELD:
-        data = _HELD[path][0]
-        return data[:most], max(0, len(data) - most)
-    if is_remote(path):
-        length = size(path)
-        return part(path, 0, min(length, most)), max(0, length - most)
-    with open(open_regular(path), "rb", buffering=0) as file:
-        length = os.fstat(file.fileno()).st_size
-        pieces = []
-        left = most
-        while left > 0 and (piece := file.read(min(left, max(length + 1, 1 << 16)))):
-            pieces.append(piece)
-            left -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces), max(0, length - most)
+    length = size(path)
+    return part(path, 0, min(length, most)), max(0, length - most)
 
 
 def part(path: str, start: int, length: int) -> bytes:
     """So many bytes of a file from a place on, fewer at its end. Raises OSError."""
-    if path in _HELD:
-        return _HELD[path][0][start : start + length]
-    if not is_remote(path):
-        with open(open_regular(path), "rb", buffering=0) as file:
-            file.seek(start)
-            return file.read(length)
-    system, inner = _remote(path)
-    with _as_os_errors(path):
-        found: bytes = system.cat_file(inner, start=start, end=start + length)
+    found: bytes
+    if is_remote(path):
+        system, inner = _remote(path)
+        with _as_os_errors(path):
+            found = system.cat_file(inner, start=start, end=start + length)
+        return found
+    with opened(path) as file:
+        file.seek(start)
+        found = file.read(length)
     return found
 
 

@@ -19,9 +19,8 @@ from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.values import dataclass, field, replace
 
 _NAME = re.compile(r"^(?P<job>.*)-(?P<host>[^-]*)-(?P<pid>\d+)-(?P<random>[0-9A-Za-z]+)$")
-_HEAD_BYTES = 1 << 16
-_SHORT_HEAD = 1 << 10
-"""The head is a line of a hundred bytes, unless the file is damaged."""
+_HEAD_BYTES = 1 << 12
+"""The head is a line of a hundred bytes."""
 
 
 @dataclass(slots=True)
@@ -149,9 +148,7 @@ def _head(files: Files, problems: Problems) -> Record | None:
     for number in sorted(files.segments):
         path = files.segments[number]
         try:
-            data = read_part(path, 0, _SHORT_HEAD)
-            if b"\n" not in data.strip():
-                data = read_part(path, 0, _HEAD_BYTES)
+            data = read_part(path, 0, _HEAD_BYTES)
         except OSError:
             continue
         quiet = Problems()

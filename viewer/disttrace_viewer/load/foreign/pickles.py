@@ -3,7 +3,7 @@
 torch's pickles hold dictionaries, lists, pairs, numbers and strings. Python's own reader is given
 the opcodes for these and no other, so GLOBAL, REDUCE, BUILD, ... are refused before anything of
 them is looked at. It is the reader in Python: the one in C allocates what ten bytes ask for (68 GB
-by LONG_BINPUT). A file that ends too early keeps what was complete by then.
+by LONG_BINPUT), and reads ahead. A file that ends too early keeps what was complete by then.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import struct
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
 
-_BROKEN = (
-    pickle.PickleError, EOFError, ValueError, LookupError, TypeError, AttributeError, struct.error
-)  # fmt: skip
+_BROKEN = (pickle.PickleError, ValueError, LookupError, TypeError, AttributeError, struct.error)
 MOST_TEXT = 64 << 10
 """Bytes of a string."""
 MOST_VALUES = 4 << 20
-"""Values on the stack at one time; lists, dictionaries, tuples and what is remembered, in all."""
+"""Values that a reader comes to, beside as many as the file has bytes."""
+MOST_READS = 4 * MOST_VALUES
+"""Each opcode is one, and what it has with it another one or two."""
 MOST_DEEP = 32
 """Values within one another, in whatever way they are put there."""
 _LONG_TEXT = 8
 """Bits of the length of a text that counts as one value; of a longer one each such piece does."""
 _NAMES = {ord(code.code): code.name for code in pickletools.opcodes}
-_BUILDING = "MARK EMPTY_DICT EMPTY_LIST TUPLE TUPLE1 TUPLE2 TUPLE3 BINPUT LONG_BINPUT MEMOIZE"
 _PLAIN = (
-    "PROTO STOP EMPTY_TUPLE BINGET LONG_BINGET BININT BININT1 BININT2 LONG1 BINFLOAT NEWTRUE"
-    f" NEWFALSE NONE APPEND APPENDS {_BUILDING}"
+    "PROTO STOP MARK EMPTY_DICT EMPTY_LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 BINPUT MEMOIZE"
+    " LONG_BINPUT BINGET LONG_BINGET BININT BININT1 BININT2 LONG1 BINFLOAT NEWTRUE NEWFALSE NONE"
+    " APPEND APPENDS"
 )
 
 
@@ -43,6 +43,23 @@ class Torn(ValueError):  # noqa: N818
     """It ends too early."""
 
 
+class _Bytes(io.BytesIO):
+    """Those of a pickle: so many reads, each of so many bytes, bound what is made of them."""
+
+    reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.reads += 1
+        if self.reads > MOST_READS:
+            raise Refused("holds more values than any dump")
+        if size is None or not 0 <= size <= MOST_TEXT:
+            raise Refused(f"holds a string of {size:,} bytes")
+        data = super().read(size)
+        if len(data) < size:
+            raise Torn
+        return data
+
+
 class _Steps(dict[int, Callable[..., None]]):
     """What is done for each opcode."""
 
@@ -50,33 +67,18 @@ class _Steps(dict[int, Callable[..., None]]):
         raise Refused(f"asks for {_NAMES.get(code, 'an unknown opcode')}")
 
 
-def _bounded(step: Callable[..., None], builds: bool) -> Callable[..., None]:
-    def bounded(reader: _BoundedUnpickler) -> None:
-        step(reader)
-        reader.built += builds
-        if reader.built > MOST_VALUES or len(reader.stack) > MOST_VALUES:
-            raise Refused("holds more values than any dump")
-
-    return bounded
-
-
-class _BoundedUnpickler(pickle._Unpickler):
-    """Python's own reader, with fewer opcodes and with bounds."""
+class _PlainUnpickler(pickle._Unpickler):
+    """Python's own reader, with fewer opcodes."""
 
     stack: list[Any]
     metastack: list[list[Any]]
     pop_mark: Callable[[], list[Any]]
+    read: Callable[[int], bytes]
     dispatch: ClassVar[dict[int, Callable[..., None]]] = _Steps(
-        (code, _bounded(step, _NAMES[code] in _BUILDING.split()))
+        (code, step)
         for code, step in pickle._Unpickler.dispatch.items()
         if _NAMES[code] in _PLAIN.split()
     )
-
-    def __init__(self, data: bytes) -> None:
-        self._size = len(data)
-        self._data = io.BytesIO(data)
-        self.built = 0
-        super().__init__(self._data)
 
     def value(self) -> Any:
         """The value. Raises Refused, and Torn where the data end before it does."""
@@ -85,8 +87,6 @@ class _BoundedUnpickler(pickle._Unpickler):
         except (Refused, Torn):
             raise
         except _BROKEN as error:
-            if self._data.tell() >= self._size:
-                raise Torn from error
             raise Refused("is no pickle") from error
 
     def find_class(self, module: str, name: str) -> NoReturn:
@@ -94,38 +94,30 @@ class _BoundedUnpickler(pickle._Unpickler):
         raise Refused(f"asks for {module}.{name}")
 
     def _text(self, layout: str) -> None:
-        (count,) = struct.unpack(layout, self._data.read(struct.calcsize(layout)))
-        if count > MOST_TEXT:
-            raise Refused(f"holds a string of {count:,} bytes")
-        text = self._data.read(count)
-        if len(text) < count:
-            raise Torn
-        self.stack.append(text.decode("utf-8", "replace"))
-
-    def _pop_pair(self) -> list[Any]:
-        value = self.stack.pop()
-        return [self.stack.pop(), value]
+        (count,) = struct.unpack(layout, self.read(struct.calcsize(layout)))
+        self.stack.append(self.read(count).decode("utf-8", "replace"))
 
     def _set(self, items: list[Any]) -> None:
-        if len(items) % 2 or type(self.stack[-1]) is not dict:
-            raise Refused("is no pickle")
         if any(type(key) is not str for key in items[::2]):
             raise Refused("has keys that are no strings")
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
-    for _code, _step in (
-        (pickle.FRAME, lambda self: self._data.seek(8, io.SEEK_CUR)),
-        (pickle.SHORT_BINUNICODE, lambda self: self._text("<B")),
-        (pickle.BINUNICODE, lambda self: self._text("<I")),
-        (pickle.SETITEM, lambda self: self._set(self._pop_pair())),
-        (pickle.SETITEMS, lambda self: self._set(self.pop_mark())),
-    ):
-        dispatch[_code[0]] = _bounded(_step, builds=False)
+    def _set_one(self) -> None:
+        value = self.stack.pop()
+        self._set([self.stack.pop(), value])
+
+    dispatch |= {
+        pickle.FRAME[0]: lambda self: self.read(8),
+        pickle.SHORT_BINUNICODE[0]: lambda self: self._text("<B"),
+        pickle.BINUNICODE[0]: lambda self: self._text("<I"),
+        pickle.SETITEM[0]: _set_one,
+        pickle.SETITEMS[0]: lambda self: self._set(self.pop_mark()),
+    }
 
 
 def loads(data: bytes) -> Any:
     """The value of a pickle of plain values. Raises Refused or Torn."""
-    return _spread(_BoundedUnpickler(data).value(), len(data))
+    return _spread(_PlainUnpickler(_Bytes(data)).value(), len(data))
 
 
 def _spread(value: Any, size: int) -> Any:
@@ -154,7 +146,7 @@ def salvaged(data: bytes, inner: str) -> dict[str, Any]:
     """What a torn pickle of a dictionary held, as far as it was complete, with the complete
     dictionaries of the list under ``inner``. Raises Refused.
     """
-    reader = _BoundedUnpickler(data)
+    reader = _PlainUnpickler(_Bytes(data))
     try:
         value = _spread(reader.value(), len(data))
         return value if isinstance(value, dict) else {}
