@@ -230,7 +230,7 @@ def check(report: Report, piece: Piece) -> None:
 
 STATED = {
     "heartbeat": ("heartbeat monitors", "heartbeat monitors"),
-    "watchdog": ("watchdogs", "a watchdog"), "timed_out": ("watchdogs", "a watchdog"),
+    "watchdog": ("watchdogs", "a watchdog"),
     "failed_stack": ("stacks", "a watchdog"),
     "fingerprints": ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "`TORCH_DISTRIBUTED_DEBUG=DETAIL`"),
     "shapes": ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "accelerate's debug mode"),

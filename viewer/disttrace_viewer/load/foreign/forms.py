@@ -8,7 +8,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -19,7 +19,6 @@ from disttrace_viewer.load.foreign.records import public_name
 from disttrace_viewer.trace.plain_text import numbers
 from disttrace_viewer.trace.values import dataclass, field, replace
 
-DEFAULT = ("0", "default_pg")
 _INNER = re.compile(
     r"\[PG (?:ID )?(?P<pg>\w+)(?: PG GUID (?P<guid>[^\s(]+))?(?: ?\((?P<desc>[^)]{0,200})\))?"
     r" Rank (?P<of>\d{1,6})\]"
@@ -54,27 +53,28 @@ class Work:
     waited_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedGroup:
+class LoggedGroup(NamedTuple):
     """What a line calls its group; ``local``: by a number of that process only."""
 
     name: str
     desc: str
     local: bool = False
 
-    @property
-    def is_default(self) -> bool:
-        """Whether all ranks are in it."""
-        return (self.name, self.desc) == DEFAULT
+
+DEFAULT = LoggedGroup("0", "default_pg")
+"""That of all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One line of a watchdog. ``rank``: the global one, where the line tells it; ``inner`` that in
-    the group; ``at``: the operation that its counts are about. Counts: None where never set.
+    """One line of a watchdog, or all of a rank about one group. ``inner``: the rank in the group;
+    ``at``: the operation that its counts are about. Counts: None where never set.
     """
 
     rank: int | None
+    """The global one, where it is known."""
+    named: bool
+    """It stands before the line."""
     inner: int
     group: LoggedGroup | None
     work: Work | None
@@ -196,11 +196,12 @@ def watchdog(log: Log, line: LogLine, _speaker: Speaker, inner: re.Match[str]) -
         return False
     at = int(seq[1]) if seq else None
     enqueued, completed = map(_set, counts.groups()) if counts else (None, None)
+    rank, group = _who(line, inner)
     log.statements.append(
         Statement(
-            line.rank, int(inner["of"] or inner["bare"]), _group(inner), work and _work(work),
-            at if at is not None and at < _LARGEST else None, enqueued, completed,
-            counts is not None, line.at_ns,
+            rank, line.rank is not None, int(inner["of"] or inner["bare"]), group,
+            work and _work(work), at if at is not None and at < _LARGEST else None, enqueued,
+            completed, counts is not None, line.at_ns,
         )
     )  # fmt: skip
     log.world = max(log.world, line.times)
@@ -211,14 +212,18 @@ def watchdog(log: Log, line: LogLine, _speaker: Speaker, inner: re.Match[str]) -
     return True
 
 
-def _group(inner: re.Match[str]) -> LoggedGroup | None:
+def _who(line: LogLine, inner: re.Match[str]) -> tuple[int | None, LoggedGroup | None]:
+    """The global rank, as far as a line of a group tells it, and that group."""
     if inner["bare"]:
-        return None
-    if inner["desc"] == DEFAULT[1] or (inner["pg"] == "0" and not inner["guid"]):
-        return LoggedGroup(*DEFAULT)
-    if inner["guid"]:
-        return LoggedGroup(inner["guid"], inner["desc"] or "")
-    return LoggedGroup(inner["pg"], inner["desc"] or "", local=True)
+        group = None
+    elif inner["desc"] == DEFAULT.desc or (inner["pg"] == "0" and not inner["guid"]):
+        group = DEFAULT
+    else:
+        name = inner["guid"] or inner["pg"]
+        group = LoggedGroup(name, inner["desc"] or "", local=not inner["guid"])
+    if line.rank is None and group in (None, DEFAULT):
+        return int(inner["of"] or inner["bare"]), group
+    return line.rank, group
 
 
 def _work(found: re.Match[str]) -> Work:
@@ -246,10 +251,7 @@ def heartbeat(log: Log, line: LogLine, _speaker: Speaker, found: re.Match[str]) 
     inner = _INNER.search(line.text)
     if inner is None:
         return False
-    group = _group(inner)
-    rank = line.rank
-    if rank is None and (group is None or group.is_default):
-        rank = int(inner["of"] or inner["bare"])
+    rank, _ = _who(line, inner)
     if rank is not None:
         name = inner["desc"] or inner["guid"] or inner["pg"] or ""
         one = log.stuck.setdefault((rank, "" if name == "0" else name), {})
@@ -257,18 +259,6 @@ def heartbeat(log: Log, line: LogLine, _speaker: Speaker, found: re.Match[str]) 
             one["seconds"] = int(found[1])
         if (pending := _PENDING.search(line.text)) is not None:
             one["pending"] = int(pending[1])
-    return True
-
-
-_TIMED_OUT = re.compile(
-    r"\[rank=(\d{1,7})\]\[name=[^\]]{0,200}\] (Operation timed out after \d{1,12} ms)"
-)
-
-
-def timed_out(log: Log, line: LogLine, _speaker: Speaker, found: re.Match[str]) -> bool:
-    """What the watchdog of torch 2.15 tells: that an operation does not end, and no more."""
-    failure = LoggedFailure("DistBackendError", found[2], at_ns=line.at_ns)
-    log.failures.setdefault(int(found[1]), [failure])
     return True
 
 
@@ -282,7 +272,8 @@ _NATIVE = re.compile(
     r"|NCCL WARN (?=Message truncated ?: received|Mismatched NCCL version|Bootstrap Root ?: mism)"
     r'|^\s{0,8}"message": "(?=[\w.]{1,80}(?:Error|Exception): )'
     r"|^(?=Unexpected bus error encountered in worker)"
-    r"|\[c10d\] (?=The server socket has failed to listen))(?P<text>.{1,1000})"
+    r"|\[c10d\] (?=The server socket has failed to listen)"
+    r"|\[name=[^\]]{0,200}\] (?=Operation timed out after \d{1,12} ms))(?P<text>.{1,1000})"
     r"|Cuda failure (?:\d{1,5} )?'(?P<device>out of memory|uncorr[^']{1,99}|an illegal [^']{1,40})'"
 )
 _MOST_NATIVE = 8
@@ -294,12 +285,11 @@ def native_error(log: Log, line: LogLine, speaker: Speaker, found: re.Match[str]
     text = (found["text"] or "").rpartition("terminated with exception: ")[2]
     text = text or f"CUDA error: {found['device']}"
     if isinstance(speaker, str) and inner is not None:
-        group = _group(inner)
-        if group is None or group.is_default:
-            speaker = int(inner["of"] or inner["bare"])
+        rank, _ = _who(line, inner)
+        speaker = speaker if rank is None else rank
     named = {"The client": "DistNetworkError", "The server": "DistNetworkError", "Xid": "NVRM",
-             "GPU": "NVRM", "fallen": "NVRM", "Error while": "NCCL", "Boot": "NCCL",
-             "M": "NCCL"}  # fmt: skip
+             "Operation": "DistBackendError", "GPU": "NVRM", "fallen": "NVRM",
+             "Error while": "NCCL", "Boot": "NCCL", "M": "NCCL"}  # fmt: skip
     name = next((of for head, of in named.items() if text.startswith(head)), "RuntimeError")
     if '"message": "' in found[0]:  # of an ``error.json``
         name, _, text = text.rstrip(' ",').rpartition(": ")
@@ -716,7 +706,6 @@ FORMS: Forms = (
     (("(SeqNum=", "last completed"), _INNER, watchdog),
     (("got stuck for", "onitor timed out", "no heartbeat", "watchdog hang", "acquire GIL"),
      _STUCK, heartbeat),
-    (("timed out after",), _TIMED_OUT, timed_out),
     (("failed collective",), _FAILED_STACK, failed_stack),
     (("is running ",), _FINGERPRINT, fingerprints),
     (("- Process ", "Operation: "), _COMPARED, shapes),
@@ -738,7 +727,7 @@ FORMS: Forms = (
     *(((*cues.split("|"),), re.compile(one), ended) for cues, one in _ENDS),
     (("exception: ", "what():", "client socket", "Gloo.cpp", "Cuda failure", "shared mem", "Xid",
       "Bootstrap Root", "off the bus", "bus error", "failed to listen", "Message trunc",
-      "NCCL version", '"message": "'),
+      "NCCL version", "timed out after", '"message": "'),
      _NATIVE, native_error),
     (("processes registered", "anity ", "Epoch"), _CAME, came),
     (("orld size", "orld_size", "WORLD_SIZE", "processes", "MEMBER: ", "Starting with"),

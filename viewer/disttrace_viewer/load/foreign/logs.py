@@ -23,7 +23,14 @@ from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign import forms, py_spy
 from disttrace_viewer.load.foreign import lines as texts
-from disttrace_viewer.load.foreign.forms import Called, Log, LoggedFailure, LoggedGroup, Speaker
+from disttrace_viewer.load.foreign.forms import (
+    Called,
+    Log,
+    LoggedFailure,
+    LoggedGroup,
+    Speaker,
+    Statement,
+)
 from disttrace_viewer.load.foreign.lines import LogLine, Prefixes
 from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
 from disttrace_viewer.load.problems import Problems, plural
@@ -810,7 +817,7 @@ class _Facts:
 
     log: Log
     reported: Ranks
-    uncounted: frozenset[Key]
+    uncounted: frozenset[LoggedGroup]
     own: Mapping[int, LoggedFailure]
     echoes: Mapping[int, LoggedFailure]
     killed: Mapping[int, int]
@@ -866,7 +873,7 @@ class _Facts:
             default = key == forms.DEFAULT
             members = [r for r in sorted(self.reported) if key in self.reported[r]]
             records.group(
-                number, key[0], range(self.world) if default else members, desc=key[1],
+                number, key.name, range(self.world) if default else members, desc=key.desc,
                 backends={"cuda": "nccl"}, default=default,
                 partial=not default or not whole or key in self.uncounted,
             )  # fmt: skip
@@ -936,7 +943,7 @@ def _parted_at(parted: Mapping[int, Sequence[Called]]) -> int:
 
 
 def _operation(
-    records: Records, group: int, one: InGroup, at_ns: int, before_ns: int, *, counted: bool,
+    records: Records, group: int, one: Statement, at_ns: int, before_ns: int, *, counted: bool,
     frames: Sequence[tuple[str, int, str]],
 ) -> None:  # fmt: skip
     """What the rank was in; only counts where it did not time out itself."""
@@ -964,97 +971,67 @@ def _operation(
 
 UNORDERED = frozenset({"send", "recv", "coalesced", "unknown"})
 """Whose numbers differ by rank, or are counted together with others'."""
-Key = tuple[str, str]
-"""Name and description."""
+Ranks = Mapping[int, Mapping[LoggedGroup, Statement]]
 
 
-@dataclass(slots=True)
-class InGroup:
-    """What a log holds of one rank in one group."""
-
-    work: forms.Work | None = None
-    at_ns: int = 0
-    enqueued: int | None = None
-    completed: int | None = None
-    at: int | None = None
-
-
-Ranks = Mapping[int, Mapping[Key, InGroup]]
-
-
-def _reported(lines: Sequence[forms.Statement]) -> tuple[Ranks, frozenset[Key]]:
+def _reported(lines: Sequence[Statement]) -> tuple[Ranks, frozenset[LoggedGroup]]:
     """Per rank and group what is reported, and the groups in which no ranks are compared by number.
 
     A line that tells an operation often names no group, and the one after it does. What stays
     without a group is compared with nothing: numbers of two groups have nothing to do with each
     other.
     """
-    found: dict[int, dict[Key, InGroup]] = {}
+    plain = all(one.group in (None, forms.DEFAULT) for one in lines)
+    apart = not plain or not _agree([one for one in lines if one.work and one.group is None])
     # What counts in one process only is one group where everybody's rank in it is the global one.
-    locals_ = (one for one in lines if one.group is not None and one.group.local)
-    strange = any(one.rank not in (None, one.inner) for one in locals_)
-    plain = all(statement.group is None or statement.group.is_default for statement in lines)
+    locals_ = [one for one in lines if one.group is not None and one.group.local]
+    if any(one.rank not in (None, one.inner) for one in locals_):
+        lines = [replace(one, group=None) if one in locals_ else one for one in lines]
     known = {
-        (_rank(statement), seq): _key(statement.group)
-        for statement in lines
-        if statement.group is not None and not (statement.group.local and strange)
-        for seq in (statement.at, statement.work and statement.work.seq)
-        if seq is not None
+        (one.rank, seq): one.group
+        for one in lines
+        for seq in (one.at, one.work and one.work.seq)
+        if seq is not None and one.group is not None
     }
-    bare = [statement for statement in lines if statement.work and statement.group is None]
-    apart = not plain or not _agree(bare)
-    for statement in lines:
-        rank = _rank(statement)
-        if rank is None:
+    found: dict[int, dict[LoggedGroup, Statement]] = {}
+    for one in lines:
+        if one.rank is None:
             continue  # the rank of a subgroup is no global one
-        if statement.group is not None and not (statement.group.local and strange):
-            key = _key(statement.group)
-        elif statement.work is None:
-            continue
-        elif (named := known.get((rank, statement.work.seq))) is not None:
-            key = named
-        else:
-            key = _alone(statement.work) if apart or statement.group is not None else forms.DEFAULT
-        _note(found.setdefault(rank, {}).setdefault(key, InGroup()), statement)
+        group = one.group
+        if group is None and one.work is not None:
+            alone = LoggedGroup(f"?{one.work.seq}:{one.work.op}", _UNNAMED)
+            group = known.get((one.rank, one.work.seq), alone if apart else forms.DEFAULT)
+        if group is not None:
+            groups = found.setdefault(one.rank, {})
+            groups[group] = _both(groups.get(group, one), one)
     return found, frozenset(_uncounted(found))
 
 
-def _rank(statement: forms.Statement) -> int | None:
-    if statement.rank is not None:
-        return statement.rank
-    return statement.inner if statement.group is None or statement.group.is_default else None
+_UNNAMED = "a group that the log does not name"
+"""Those with an operation's name and number may share it."""
 
 
-def _key(group: LoggedGroup) -> Key:
-    return group.name, group.desc
-
-
-def _alone(work: forms.Work) -> Key:
-    """For an operation of an unknown group: those with its name and number may share it."""
-    return f"?{work.seq}:{work.op}", "a group that the log does not name"
-
-
-def _agree(bare: Sequence[forms.Statement]) -> bool:
+def _agree(bare: Sequence[Statement]) -> bool:
     """Whether lines without a group may all be of one: one number, and of no rank two operations.
     Where these are of group ranks (before torch 2.2), one operation.
     """
     if len({statement.work.seq for statement in bare if statement.work}) > 1:
         return False
-    ops = {(_rank(statement), statement.work.op) for statement in bare if statement.work}
-    named = all(statement.rank is not None for statement in bare)
+    ops = {(statement.rank, statement.work.op) for statement in bare if statement.work}
+    named = all(statement.named for statement in bare)
     return len(ops) == len({rank for rank, _ in ops}) and (named or len({op for _, op in ops}) < 2)
 
 
-def _note(one: InGroup, statement: forms.Statement) -> None:
-    one.at_ns = max(one.at_ns, statement.at_ns)
-    if statement.work is not None and one.work is None:
-        one.work = statement.work
-    if statement.counted:
-        one.enqueued, one.completed = statement.enqueued, statement.completed
-        one.at = statement.at or one.at
+def _both(one: Statement, later: Statement) -> Statement:
+    """Two lines of a rank about one group as one."""
+    counts = later if later.counted else one
+    return replace(
+        one, work=one.work or later.work, at=later.at or one.at, counted=counts.counted,
+        at_ns=max(one.at_ns, later.at_ns), enqueued=counts.enqueued, completed=counts.completed,
+    )  # fmt: skip
 
 
-def _uncounted(found: Ranks) -> Iterable[Key]:
+def _uncounted(found: Ranks) -> Iterable[LoggedGroup]:
     """Groups with messages, which are numbered by themselves, while one counter tells of both."""
     for groups in found.values():
         for key, one in groups.items():
