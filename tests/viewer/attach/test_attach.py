@@ -21,8 +21,9 @@ from disttrace_viewer.api.attached import from_files, reported
 from disttrace_viewer.attach import processes, samples
 from disttrace_viewer.attach.processes import Found
 from disttrace_viewer.attach.samples import Look, refusal
-from disttrace_viewer.load.foreign.py_spy import Frame, ProcessSample
+from disttrace_viewer.load.foreign.py_spy import ProcessSample
 from disttrace_viewer.load.foreign.py_spy import samples as samples_of
+from disttrace_viewer.load.foreign.records import Frames
 from disttrace_viewer.load.problems import Problems
 from support.processes import ending, python, run_program, wait_until
 
@@ -48,9 +49,9 @@ def stacks(folder: Path, of: dict[int, list[dict[str, Any]]]) -> list[str]:
     return paths
 
 
-def read(frames: list[dict[str, Any]]) -> tuple[Frame, ...]:
+def read(frames: list[dict[str, Any]]) -> Frames:
     """As ``main_thread`` reads them."""
-    return tuple({**f, "file": f["filename"], "locals": {}} for f in frames)
+    return [(f["filename"], f["line"], f["name"]) for f in frames]
 
 
 def collective(name: str = "all_reduce", line: int = 19) -> list[dict[str, Any]]:

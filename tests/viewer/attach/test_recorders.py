@@ -188,9 +188,8 @@ def asked(ops: Sequence[str], size: int, *, guessed: bool = False) -> Report:
         }  # fmt: skip
         whole = {"entries": [call], "pg_config": {"0": group}, "version": "2.10"}
         dumps[pid] = recorders._dump(pid, json.dumps(whole).encode(), now, problems)
-        inner = {"file": "/venv/torch/distributed/distributed_c10d.py", "name": op}
-        outer = {"file": "/t.py", "line": 5, "name": "step", "locals": {}}
-        frames = ({**inner, "line": 9, "locals": {}}, outer)
+        inner = ("/venv/torch/distributed/distributed_c10d.py", 9, op)
+        frames = (inner, ("/t.py", 5, "step"))
         rank = None if guessed else pid - 100
         stacks.append(ProcessSample("", pid, frames, rank=rank, at_ns=now))
     return reported(stacks, recorders.Dumped(dumps, now))

@@ -22,6 +22,7 @@ from disttrace_viewer.load.foreign import py_spy as stacks
 from disttrace_viewer.load.foreign.dump import Dump, DumpEntry
 from disttrace_viewer.load.foreign.dump_set import DumpSet, in_flight
 from disttrace_viewer.load.foreign.flight_recorder import MESSAGE, RELATIVE, Translating, op_of
+from disttrace_viewer.load.foreign.records import Frames
 from disttrace_viewer.trace.process import ATTACHED
 from disttrace_viewer.trace.values import dataclass
 
@@ -37,9 +38,10 @@ class Look:
     """One process at one moment; ``trouble`` where py-spy could not look."""
 
     at_s: float = 0.0
-    frames: tuple[stacks.Frame, ...] = ()
+    frames: Frames = ()
     switches: int = 0
     busy_s: float = 0.0
+    locals: Sequence[stacks.Locals] = ()
     trouble: str | None = None
 
 
@@ -76,6 +78,7 @@ def sample(found: Sequence[Found]) -> tuple[list[stacks.ProcessSample], dict[int
                 at_ns=now,
                 waited_ns=int((last.at_s - first.at_s) * 1e9),
                 world=one.world,
+                locals=last.locals,
             )
         )
     return samples, troubles
@@ -89,8 +92,8 @@ def _went_on(before: Look, after: Look) -> bool:
 
 def _place(look: Look) -> tuple[list[tuple[str, str]], list[int]]:
     """The functions that it is in, and the lines from which they were called."""
-    functions = [(one["file"], one["name"]) for one in look.frames]
-    return functions, [one["line"] for one in look.frames[1:]]
+    functions = [(file, name) for file, _, name in look.frames]
+    return functions, [line for _, line, _ in look.frames[1:]]
 
 
 def _looks(found: Sequence[Found]) -> Mapping[int, Look]:
@@ -107,8 +110,9 @@ def _look(pid: int) -> Look:
         try:
             done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False)
             if done.returncode == 0:
-                frames = stacks.main_thread(done.stdout)
-                return Look(time.monotonic(), frames, switches(pid), busy_s(pid))
+                main = stacks.main_thread(done.stdout)
+                at = (switches(pid), busy_s(pid))
+                return Look(time.monotonic(), main.frames, *at, main.locals)
             trouble = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["failed"])[0]
         except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
             trouble = f"{type(error).__name__}: {error}"
@@ -165,7 +169,7 @@ class _LookedAt(Translating):
         those of NCCL's new groups (torch 2.15) are not those of their entries.
         """
         records, call = self.records, self.call
-        records.stands(self.cut_ns, records.stack(stacks.places(self.sample.frames)))
+        records.stands(self.cut_ns, records.stack(self.sample.frames))
         if call is None or self.sample.moved or any(map(self._is_in, self.open)):
             return
         if call.op == UNKNOWN_OP and self.open:

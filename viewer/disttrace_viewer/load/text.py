@@ -64,9 +64,6 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
     if data.startswith(b"\x1f\x8b"):
         problems.add(path, "compressed", "is compressed and was not read; unpack it (gunzip).")
         return Text(path, b"", 0)
-    data = _without_giants(data)
-    if _has_long_number(data):
-        data = b"\n".join(b"?" if _is_beyond(line) else line for line in data.split(b"\n"))
     reserved = data.endswith(b"\0")
     # As an editor or a copy may have left it; polars refuses a file for one wrong byte. A hole: a
     # thread had reserved its place and was killed before it wrote.
@@ -76,6 +73,9 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
     # A record is written at once; stacks without the GIL are in pieces, and a kill comes between.
     if whole.startswith(b"{", len(data)) and not reserved:
         problems.cut_off[path] = None
+    if _has_giant(data) or _has_long_number(data):
+        # Lines keep their numbers, and the reader counts it.
+        data = b"\n".join(b"?" if _is_beyond(line) else line for line in data.split(b"\n"))
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
     if b"\n\n" in data or data.startswith(b"\n"):
@@ -83,21 +83,15 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
     return Text(path, data, data.count(b"\n"))
 
 
-def _without_giants(data: bytes) -> bytes:
-    """Without lines that no recorder writes and that would cost a hundred times their length."""
+def _has_giant(data: bytes) -> bool:
+    """Whether a line is longer than any that a recorder writes."""
     start = 0
     while len(data) - start > LONGEST_LINE:
         # All lines up to the last end within reach are short enough.
-        end = data.rfind(b"\n", start, start + LONGEST_LINE + 1) + 1
-        if not end:
-            break
-        start = end
-    else:
-        return data
-    whole, end_of_line, unfinished = data.rpartition(b"\n")
-    # Lines keep their numbers, and the reader counts it.
-    kept = (b"?" if len(line) > LONGEST_LINE else line for line in whole.split(b"\n"))
-    return b"\n".join(kept) + end_of_line + unfinished
+        start = data.rfind(b"\n", start, start + LONGEST_LINE + 1) + 1
+        if not start:
+            return True
+    return False
 
 
 def _has_long_number(data: bytes) -> bool:
@@ -106,10 +100,12 @@ def _has_long_number(data: bytes) -> bool:
 
 
 def _is_beyond(line: bytes) -> bool:
-    """Whether a record of a segment has a number that no recorder writes; the reader counts it."""
-    if not _has_long_number(line):
-        return False
-    record = json_object(line)
+    """Whether a line costs a hundred times its length, or a record of a segment has a number that
+    no recorder writes.
+    """
+    if len(line) > LONGEST_LINE:
+        return True
+    record = json_object(line) if _has_long_number(line) else None
     return (
         record is not None
         and DEF not in record

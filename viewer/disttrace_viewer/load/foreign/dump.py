@@ -63,14 +63,6 @@ class DumpEntry:
         return (self.pg, self.p2p, self.seq, self.p2p_seq)
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Counts of a group's collectives; -1: never."""
-
-    enqueued: int
-    completed: int
-
-
 @dataclass
 class Dump:
     """One file."""
@@ -82,8 +74,8 @@ class Dump:
     ranks: dict[str, tuple[int, ...]]
     """Global ranks of groups by their name; empty names hold those of whichever recorded last."""
     descs: dict[str, str]
-    status: dict[str, Status]
-    """By the number of a group in this process."""
+    status: frozenset[str]
+    """Numbers of groups in this process, of which it counts collectives."""
     modified_ns: int
     stacks: bool = True
     lost: str | None = None
@@ -126,9 +118,7 @@ def read(path: str, problems: Problems) -> Dump | None:
     if len(found) < len(listed) and lost is None:
         lost = f"holds {plural(len(listed) - len(found), 'operation')} of no known form; left out."
     config = _tables(value.get("pg_config"))
-    names = ("last_enqueued_collective", "last_completed_collective")
-    counts = _tables(value.get("pg_status"))
-    status = {key: Status(*(_whole(one.get(n)) for n in names)) for key, one in counts.items()}
+    status = frozenset(_tables(value.get("pg_status")))
     if not (found or config or status):
         problems.add(path, "foreign", "is a Flight Recorder dump without groups or operations.")
         return None
@@ -149,7 +139,7 @@ def read(path: str, problems: Problems) -> Dump | None:
 
 def empty(path: str, at_ns: int) -> Dump:
     """Of a recorder that holds nothing."""
-    return Dump(path, "", "", [], {}, {}, {}, modified_ns=at_ns, stacks=False)
+    return Dump(path, "", "", [], {}, {}, frozenset(), modified_ns=at_ns, stacks=False)
 
 
 def rank_in(path: str) -> int | None:
@@ -258,15 +248,6 @@ def _counted(value: object) -> int:
     if type(value) is not int or not 0 <= value < _LARGEST:
         raise ValueError
     return value
-
-
-def _whole(value: object) -> int:
-    """A count of ``pg_status``, which JSON has as a string; -1 for one that was never set."""
-    try:
-        found = int(value)  # type: ignore[call-overload]
-    except (TypeError, ValueError, OverflowError):
-        return -1
-    return found if 0 <= found < 1 << 40 else -1
 
 
 def _listed(value: object) -> list[Any]:

@@ -13,17 +13,15 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign import dump_set
 from disttrace_viewer.load.foreign.dump import Dump, DumpEntry
 from disttrace_viewer.load.foreign.dump import read as read_dump
 from disttrace_viewer.load.foreign.dump_set import DumpSet, in_flight
-from disttrace_viewer.load.foreign.records import Records, identity, public_name
+from disttrace_viewer.load.foreign.records import Records, public_name
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.process import DUMPED
 
-NAME = "Flight Recorder"
 _MARKS = (b"pg_config", b"pg_status", b"comm_lib_version", b"nccl_version", b"nccl_comm_state")
 _ENTRY = (b"record_id", b"collective_seq_id", b"profiling_name")
 _ON_HOST = ("gloo", "mpi", "ucc")
@@ -58,15 +56,12 @@ class Translating:
     def __init__(self, of: DumpSet, rank: int, dump: Dump) -> None:
         self.of, self.rank, self.dump = of, rank, dump
         folder = min(of.folders)
-        clock = identity(NAME, *sorted(of.folders))
         # What they hold is all that is known of how long it lasted: files are copied.
         self.cut_ns = of.asked_ns or of.newest_ns or dump.modified_ns
         self.records = Records(
-            identity(NAME, os.path.abspath(dump.path), rank), rank=rank, world=of.world,
-            job=os.path.basename(os.path.abspath(folder)) or "dumps", clock=clock,
-            base_ns=of.base_ns,
-            source={"kind": self.kind, "version": dump.version, "lacks": sorted(self.lacks()),
-                    "cut_ns": of.asked_ns, "lost": dump.lost},
+            self.kind, os.path.abspath(dump.path), rank, world=of.world, base_ns=of.base_ns,
+            lacks=self.lacks(), job=os.path.basename(os.path.abspath(folder)) or "dumps",
+            clock=sorted(of.folders), version=dump.version, cut_ns=of.asked_ns, lost=dump.lost,
         )  # fmt: skip
         self.groups: dict[tuple[str, str], int] = {}
         self.threads: dict[str, int] = {}
@@ -221,26 +216,7 @@ class Translating:
         return found
 
     def rest(self) -> None:
-        """Where only counts were dumped: who is behind whom, and nothing of what they called."""
-        if self.dump.entries:
-            return
-        names = {str(number): key for key, number in self.groups.items()}
-        if len(self.dump.status) == 1 == len(self.groups):
-            (number,), (key,) = self.dump.status, self.groups
-            names = {number: key}
-        elif self.of.default_name is not None:
-            names = {"0": (self.of.default_name, dump_set.DEFAULT)}
-        for number, status in self.dump.status.items():
-            group = self.groups.get(names.get(number, ("", "")))
-            if group is None or status.enqueued < 1:
-                continue
-            call = self.records.call(op=UNKNOWN_OP, kind="collective", group=group, origin="python")
-            over = status.enqueued <= status.completed
-            # When it began is not known: that it is there is no progress.
-            at_ns = self.of.base_ns if over else self.of.newest_ns or self.cut_ns
-            begun = self.records.begin(call, at_ns, q=status.enqueued)
-            for what in "e" if over else "iw":
-                self.records.after(what, begun, 0)
+        """What is known beside the entries: nothing, of files."""
 
     def stack(self, entry: DumpEntry) -> int | None:
         """Where an operation was called."""

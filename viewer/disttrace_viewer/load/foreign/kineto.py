@@ -9,6 +9,7 @@ window of what ended: of a hang it tells nothing.
 from __future__ import annotations
 
 import math
+import os
 import re
 import zlib
 from collections import defaultdict
@@ -19,7 +20,7 @@ import orjson
 
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.foreign.records import Records, identity, public_name
+from disttrace_viewer.load.foreign.records import Records, public_name
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.trace.values import dataclass, field
 
@@ -232,11 +233,9 @@ def _journal(one: _Profile, every: Sequence[_Profile], *, numbered: bool) -> Fil
     base_ns = min((c.begin_ns for p in every for c in p.calls[:1]), default=0) - 1_000_000_000
     last_ns = max((c.end_ns or c.returned_ns for c in one.calls), default=base_ns)
     records = Records(
-        identity(NAME, one.path, one.rank), rank=one.rank,
-        world=max([one.world, *(p.rank + 1 for p in every)]),
-        job=one.path.rpartition("/")[2].partition(".")[0] if len(every) == 1 else NAME,
-        clock=identity(NAME, one.host), base_ns=max(base_ns, 0),
-        source={"kind": NAME, "lacks": sorted(_LACKS), "cut_ns": max(last_ns, 0)},
+        NAME, one.path, one.rank, world=max([one.world, *(p.rank + 1 for p in every)]),
+        base_ns=max(base_ns, 0), lacks=_LACKS, clock=[one.host], cut_ns=max(last_ns, 0),
+        job=os.path.basename(one.path).partition(".")[0] if len(every) == 1 else NAME,
     )  # fmt: skip
     backend = ("nccl", "cuda") if one.on_device else ("gloo", "cpu")
     numbers: dict[str, int] = {}

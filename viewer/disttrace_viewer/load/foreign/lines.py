@@ -7,6 +7,7 @@ import itertools
 import re
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import orjson
 
@@ -83,6 +84,7 @@ class LogLine:
 _TEXTS = ("log", "message", "msg", "textPayload", "text", "event", "line", "exc_info", "exception",
           "stack_info", "traceback")  # fmt: skip
 _TIMES = ("time", "timestamp", "@timestamp", "ts")
+_TIME = re.compile(r".*:.*|1\d{9}(?:\.\d{1,9})?")
 
 
 def plain(text: str) -> list[str]:
@@ -105,6 +107,7 @@ def plain(text: str) -> list[str]:
 
 _FLATTENED = re.compile(r"(?<=\S) (?=(?:time|host|rank|exitcode|error_file|traceback) {0,6}: )")
 """Between fields of an entry of a summary that stand in one line."""
+TRACEBACK = "Traceback (most recent call last)"
 _DOCKER = re.compile(r'\{"log":"([^"\\]*)\\n","stream":"\w+","time":"([^"\\]*)"\}')
 
 
@@ -127,13 +130,22 @@ def _unwrapped(line: str) -> Sequence[str]:
     except orjson.JSONDecodeError:
         return (line,)
     found |= inner if isinstance(inner := found.get("jsonPayload"), dict) else {}
+    found |= _raised(inner) if isinstance(inner := found.get("message"), dict) else {}
     texts = [one for key, one in found.items() if key in _TEXTS and type(one) is str]
     if not texts or "disttrace" in found:
         return (line,)
     rank = before + f"[rank{found.get('rank')}]: " * str(found.get("rank")).isdecimal()
-    at = next((f"{found[k]} " for k in _TIMES if k in found and ":" in str(found[k])), "")
+    at = next((f"{found[k]} " for k in _TIMES if k in found and _TIME.fullmatch(str(found[k]))), "")
     text = "\n".join(texts).rstrip("\n")
     return [f"{at}{rank}{one}" for one in text.split("\n")] if "\n" in text else (at + rank + text,)
+
+
+def _raised(message: dict[str, Any]) -> dict[str, Any]:
+    """What torchrun's ``record`` keeps of an exception in an ``error.json``."""
+    extra = message.get("extraInfo")
+    extra = extra if isinstance(extra, dict) else {}
+    text = extra.get("py_callstack") or f"{TRACEBACK}:\n{message.get('message')}"
+    return {"message": text, "timestamp": extra.get("timestamp", "")}
 
 
 def _prefix(text: str) -> re.Match[str] | None:

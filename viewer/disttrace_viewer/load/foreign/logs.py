@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-import orjson
-
 from disttrace.journal.code_files import is_library
 from disttrace.journal.format import EQUAL_SIZES, UNKNOWN_OP
 from disttrace_viewer.load import files
@@ -32,7 +30,7 @@ from disttrace_viewer.load.foreign.forms import (
     Statement,
 )
 from disttrace_viewer.load.foreign.lines import LogLine, Prefixes
-from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
+from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.trace.operation import is_closed, is_echo, is_time_out
 from disttrace_viewer.trace.plain_text import whole
@@ -110,10 +108,7 @@ def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
         place, base = _torchrun(path), first[_host(path)]
         own = named.get(path) if place is None or base is None else base + place[1]
         try:
-            if path.endswith("error.json"):
-                _error_file(log, path, own)
-            else:
-                _take(log, path, own, base)
+            _take(log, path, own, base)
         except OSError as error:
             problems.add(path, "unreadable", f"cannot be read ({error.strerror}); left out.")
     found = [*_journals(log, read_paths[0], problems)]
@@ -468,27 +463,6 @@ class _LogReader:
         found.append(failure)
 
 
-def _error_file(log: Log, path: str, own: int | None) -> None:
-    """What torchrun's ``record`` keeps of an exception: one JSON object."""
-    try:
-        found = orjson.loads(files.read(path)[0])["message"]
-        if isinstance(found, str):
-            found = {"message": found}
-        type_, _, text = found["message"].partition(": ")
-        extra = found.get("extraInfo") or {}
-        frames = [
-            (one[1], int(one[2]), one[3])
-            for one in _FRAME.finditer(str(extra.get("py_callstack") or ""))
-        ]
-        at = int(str(extra.get("timestamp") or 0)) * 1_000_000_000
-    except (orjson.JSONDecodeError, ValueError, KeyError, TypeError, AttributeError):
-        return
-    log.lines += 1
-    failure = LoggedFailure(type_.rpartition(".")[2], text[:4000], frames[::-1], at)
-    speaker: Speaker = path if own is None else own
-    log.failures[speaker] = [failure, *log.failures.get(speaker, [])]
-
-
 # -- what follows from it --------------------------------------------------------------------
 
 
@@ -667,7 +641,7 @@ def _nameless(log: Log, path: str) -> list[py_spy.ProcessSample]:
         for one in several:
             files_of = [file for file, _, _ in one.frames]
             if isinstance(speaker, str) and one.type == _INTERRUPT and py_spy.is_of_rank(files_of):
-                found.append(py_spy.ProcessSample(path, 0, _framed(one)))
+                found.append(py_spy.ProcessSample(path, 0, one.frames))
     return found
 
 
@@ -801,7 +775,7 @@ def _samples(
     for rank, one in echoes.items():
         if one.type == _INTERRUPT and not one.frames:
             continue
-        frames = _framed(one) or dumped.get(rank, ())
+        frames = one.frames or dumped.get(rank, ())
         error = None if one.type == _INTERRUPT else one.told
         at_ns = one.at_ns or files.modified_ns(path)
         idle = is_time_out(error) or None  # until then it waited
@@ -839,11 +813,10 @@ class _Facts:
         lacks |= set() if longest and rank in {*self.reported} - {*log.called} else {"since"}
         stacks = rank in log.stacks or rank in log.called
         lacks -= {"stack", "arguments"} if stacks else set()
+        base_ns = min(times, default=now) - longest - 2 * py_spy.UNKNOWN_NS
         records = Records(
-            identity(NAME, path, rank), rank=rank, world=self.world,
-            job=path.rpartition("/")[2] or NAME, clock=identity(NAME, path),
-            base_ns=min(times, default=now) - longest - 2 * py_spy.UNKNOWN_NS,
-            source={"kind": NAME, "lacks": sorted(lacks), "cut_ns": now, "reports": [*reports]},
+            NAME, path, rank, world=self.world, base_ns=base_ns, lacks=lacks, cut_ns=now,
+            reports=[*reports],
         )  # fmt: skip
         if rank is None:
             return records.done(path, now)
@@ -889,11 +862,9 @@ class _Facts:
             self._compared(records, rank, call, now)
         stop = _parted_at(self.parted)
         for call in self.parted.get(rank, ()):
-            number = records.call(op=call.op, shapes=[[*(call.shape or ())]], dtypes=[call.dtype],
-                                  kind="collective", group=1, backend="nccl",
-                                  device="cuda")  # fmt: skip
-            at_ns = now - 60_000_000_000
-            records.enqueued(number, at_ns, call.seq, over=call.seq < stop)
+            shapes = [[*(call.shape or ())]]
+            number = records.collective(call.op, 1, shapes=shapes, dtypes=[call.dtype])
+            records.enqueued(number, now - 60_000_000_000, call.seq, over=call.seq < stop)
 
     def _compared(self, records: Records, rank: int, call: Called, now: int) -> None:
         """What a check compared, where it raised."""
@@ -915,7 +886,7 @@ class _Facts:
 
     def _broken(self, records: Records, failure: LoggedFailure, at_ns: int) -> None:
         """The operation in which an exception passes on that others went away."""
-        found = py_spy.call_of(py_spy.ProcessSample("", 0, _framed(failure)))
+        found = py_spy.call_of(py_spy.ProcessSample("", 0, failure.frames))
         op = found.op if found is not None and found.op in py_spy.TOGETHER else UNKNOWN_OP
         stack = records.stack(found.frames if found is not None else failure.frames)
         number = records.call(op=op, kind="collective", group=1, stack=stack)
@@ -927,12 +898,6 @@ def _failed(records: Records, of: LoggedFailure, at_ns: int) -> None:
     at, stack = records.t(at_ns), records.stack(of.frames)
     records.define("failure", t=at, type=of.type, text=of.text[:1000], stack=stack, h=0)
     records.define("exit", t=at, how="exception", code=1)
-
-
-def _framed(failure: LoggedFailure) -> tuple[py_spy.Frame, ...]:
-    return tuple(
-        {"file": f, "line": n, "name": name, "locals": {}} for f, n, name in failure.frames
-    )
 
 
 def _parted_at(parted: Mapping[int, Sequence[Called]]) -> int:
@@ -955,17 +920,16 @@ def _operation(
         return
     waits = stuck is not None or (enqueued or 0) > (one.completed or 0)
     number = stuck if stuck is not None else enqueued
-    fields: dict[str, Any] = {"kind": "collective", "group": group, "backend": "nccl"}
-    fields["device"] = "cuda"
     shapes = [[work.elements]] if work is not None and work.elements is not None else None
     stack = records.stack(py_spy.program(tuple(frames)))
-    call = records.call(op=work.op if work else UNKNOWN_OP, shapes=shapes, stack=stack, **fields)
+    op = work.op if work else UNKNOWN_OP
+    call = records.collective(op, group, shapes=shapes, stack=stack)
     waited_ns = work.waited_ns if work else 0
     if number:
         begin_ns = at_ns - waited_ns if work else before_ns + 1_000_000_000 * waits
         records.enqueued(call, begin_ns, number if counted else None, over=not waits)
     if counted and stuck is not None and enqueued is not None and enqueued > stuck:
-        later = records.call(op=UNKNOWN_OP, **fields)
+        later = records.collective(UNKNOWN_OP, group)
         records.enqueued(later, at_ns - waited_ns + 1, enqueued, over=False)
 
 

@@ -19,7 +19,7 @@ import orjson
 from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records, identity
+from disttrace_viewer.load.foreign.records import COUNTS_LACK, Records
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.plain_text import whole as number
 from disttrace_viewer.trace.values import dataclass, field
@@ -194,11 +194,9 @@ def _place(value: Any, size: int) -> int:
 def _journal(output: _Output, rank: int, since_ns: int) -> Files:
     timed = output.at_ns - since_ns >= _APART_NS
     records = Records(
-        identity(NAME, output.path, rank), rank=rank, world=output.size,
-        job=output.path.rpartition("/")[2] or NAME, clock=identity(NAME, output.path),
-        base_ns=since_ns - 3_600_000_000_000,
-        source={"kind": NAME, "cut_ns": output.at_ns if timed else None,
-                "lacks": sorted(LACKS if timed else (*LACKS, "occasion", "stood", "time"))},
+        NAME, output.path, rank, world=output.size, base_ns=since_ns - 3_600_000_000_000,
+        lacks=LACKS if timed else (*LACKS, "occasion", "stood", "time"),
+        cut_ns=output.at_ns if timed else None,
     )  # fmt: skip
     records.group(1, output.name, range(output.size), backends={"cuda": "nccl"}, default=True)
     behind = {kind: min(of.values()) for kind, of in output.counts.items()}
@@ -208,12 +206,11 @@ def _journal(output: _Output, rank: int, since_ns: int) -> Files:
         if of.get(rank, 0) > behind[kind]
     }
     common = sum(behind.values())
-    fields = {"kind": "collective", "group": 1, "backend": "nccl", "device": "cuda"}
     if common:
-        call = records.call(op=UNKNOWN_OP, **fields)
+        call = records.collective(UNKNOWN_OP, 1)
         records.enqueued(call, since_ns - 1_000_000_000, common, over=True)
     op = OPS.get(next(iter(ahead), ""), UNKNOWN_OP) if len(ahead) == 1 else UNKNOWN_OP
     for beyond in sorted({1, sum(ahead.values())} if ahead else ()):
-        call = records.call(op=op, **fields)
+        call = records.collective(op, 1)
         records.enqueued(call, since_ns + beyond, common + beyond, over=False)
     return records.done(f"{output.path}[rank {rank}]", output.at_ns)

@@ -23,7 +23,7 @@ from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.lines import Prefixes
-from disttrace_viewer.load.foreign.records import Frames, Records, identity
+from disttrace_viewer.load.foreign.records import Frames, Records
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.values import dataclass, field
@@ -56,8 +56,9 @@ _MAY_WAIT = re.compile(
 )
 _WAITING_LINE = re.compile(r"\.(wait|synchronize|item|cpu|tolist|numpy|backward)\(")
 _LARGEST = 1 << 31
+_DEEPEST = 128
 _RANKS = ("rank", "global_rank", "local_rank")
-Frame = Mapping[str, Any]
+Locals = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class ProcessSample:
 
     path: str
     pid: int
-    frames: tuple[Frame, ...]
+    frames: Frames
     rank: int | None = None
     moved: bool = False
     """It ran on between two looks, through calls."""
@@ -79,6 +80,8 @@ class ProcessSample:
     """Number of ranks, where its environment tells it."""
     error: str | None = None
     """What ended the call that it was in."""
+    locals: Sequence[Locals] = ()
+    """Of its frames, as text, where they were listed."""
 
 
 def recognises(path: str, head: bytes) -> bool:
@@ -118,7 +121,7 @@ def samples(paths: Sequence[str], problems: Problems) -> list[ProcessSample]:
             within: Counter[object] = Counter()
             for one in of_text(path, data, 0, int(digits[-1][:9]) if digits else 0):
                 # The same look in another form, often beside it.
-                lines = ((os.path.basename(f["file"]), f["line"]) for f in one.frames)
+                lines = ((os.path.basename(file), line) for file, line, _ in one.frames)
                 key = (one.pid, *lines) if one.rank is None else (path, one.rank)
                 within[key] += 1
                 found.setdefault((within[key], key), one)
@@ -132,28 +135,15 @@ def of_text(path: str, data: bytes, first: int | None, number: int = 0) -> list[
     several = _processes(data, number, first)
     at_ns = files.modified_ns(path)
     return [
-        ProcessSample(path, one.pid, frames_of(one), one.rank, at_ns=at_ns)
+        ProcessSample(path, one.pid, one.main.frames, one.rank, at_ns=at_ns, locals=one.main.locals)
         for one in several
         if one.is_rank or len(several) == 1
     ]
 
 
-def main_thread(data: bytes) -> tuple[Frame, ...]:
-    """Frames of the main thread, innermost first. Raises ValueError, KeyError, TypeError."""
-    return frames_of(_processes(data)[0])
-
-
-def frames_of(process: DumpedProcess) -> tuple[Frame, ...]:
-    """The frames of a process's main thread, innermost first."""
-    return tuple(
-        {
-            "file": str(frame["filename"])[:1000],
-            "line": max(0, int(frame["line"])) % _LARGEST,
-            "name": str(frame["name"]).rpartition(".")[2][:300],
-            "locals": {one["name"]: one.get("repr") for one in frame.get("locals") or ()},
-        }
-        for frame in process.main["frames"][:128]
-    )
+def main_thread(data: bytes) -> DumpedThread:
+    """The main thread of a process. Raises ValueError, KeyError, TypeError."""
+    return _processes(data)[0].main
 
 
 def translated(
@@ -182,28 +172,37 @@ def translated(
     whole = max((n for n in told if n), default=None)
     world = max(world, *(rank + 1 for rank in ranks), whole or 1, len(ranks))
     now = max((s.at_ns for s in samples), default=0) or time.time_ns()
-    job = _Job(kind, world, world != whole, now, tuple(reports))
     for rank, sample in ranks.items():
         call = calls.get(rank)
         together = bool(alone and call and (call.op, call.where) == common)
-        yield _journal(job, sample, rank, call, runs=rank in runs, together=together)
-        job.reports = ()
+        waited_ns = sample.waited_ns or UNKNOWN_NS
+        lacks = (
+            *LACKS, *["since"] * (not sample.waited_ns), *["rank"] * is_guessed(sample),
+            *["position"] * (not sample.frames),
+        )  # fmt: skip
+        records = Records(
+            kind, sample.path, rank, world=world, base_ns=now - waited_ns - 1_000_000_000,
+            lacks=lacks, job=NAME, clock=[os.path.dirname(sample.path)], cut_ns=now,
+            reports=[*reports],
+        )  # fmt: skip
+        records.group(1, "0", range(world), default=True, partial=world != whole)
+        begin = now - waited_ns
+        if rank in runs:  # it has been through one since
+            went = recorded(StackCall(UNKNOWN_OP, None, program(sample.frames)), records, 1)
+            records.after("e", records.begin(went, begin, q=1), 1)
+        elif call is not None:
+            message = call.op in MESSAGES
+            numbered = together or (message and call.peer is not None)
+            number = recorded(call, records, 1 if together or message else None)
+            records.begin(number, begin, q=1 if numbered else None)
+        elif sample.frames:
+            records.stands(now, records.stack(program(sample.frames) or sample.frames))
+        yield records.done(f"{sample.path}[rank {rank}]", now)
+        reports = ()
 
 
 UNKNOWN_NS = 3_600_000_000_000
 """A process whose stacks are dumped has waited for long; for how long is not known."""
-
-
-@dataclass(slots=True)
-class _Job:
-    """What is common to the ranks of a job."""
-
-    kind: str
-    world: int
-    partial: bool
-    """There may be more ranks."""
-    now: int
-    reports: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,38 +211,42 @@ class StackCall:
 
     op: str
     peer: int | None
-    where: tuple[str, int]
     frames: Frames
     computes: bool = False
     """What it is in may wait, and it does not: it takes a processor all the time."""
 
+    @property
+    def where(self) -> tuple[str, int]:
+        """The line of the program's that calls it."""
+        return self.frames[0][:2] if self.frames else ("?", 0)
 
-def is_in_call(frames: Sequence[Frame]) -> bool:
+
+def is_in_call(frames: Frames) -> bool:
     """Whether a thread is in a call that may wait for others."""
-    return call_of(ProcessSample("", 0, tuple(frames))) is not None
+    return call_of(ProcessSample("", 0, frames)) is not None
 
 
 def call_of(sample: ProcessSample) -> StackCall | None:
     """The call that a process is in; None where it is in none that may wait for others."""
     frames = sample.frames
-    user = program(places(frames))
+    user = program(frames)
     inner = len(frames) - len(user)
-    where = (user[0][0], user[0][1]) if user else ("?", 0)
-    for frame in reversed(frames[:inner]):  # the outermost call of the program's own
-        name = frame["name"]
-        named = name in TOGETHER and _SHARDS.search(frame["file"])
-        if not (named or _DISTRIBUTED.search(frame["file"])):
+    for place in reversed(range(inner)):  # the outermost call of the program's own
+        file, _, name = frames[place]
+        named = name in TOGETHER and _SHARDS.search(file)
+        if not (named or _DISTRIBUTED.search(file)):
             continue
         if name in MESSAGES:
-            values = (frame["locals"].get(key) for key in MESSAGES[name])
+            known = sample.locals[place] if sample.locals else {}
+            values = (known.get(key) for key in MESSAGES[name])
             peer = next((n for v in values if (n := whole(v or "")) is not None), None)
-            return StackCall(name, peer, where, user)
+            return StackCall(name, peer, user)
         if name in TOGETHER or name == BATCH:
-            return StackCall(name, None, where, user)
-    if any(_DISTRIBUTED.search(f["file"]) or _MAY_WAIT.search(f["file"]) for f in frames[:inner]):
-        return StackCall(UNKNOWN_OP, None, where, user, computes=sample.idle is False)
+            return StackCall(name, None, user)
+    if any(_DISTRIBUTED.search(file) or _MAY_WAIT.search(file) for file, *_ in frames[:inner]):
+        return StackCall(UNKNOWN_OP, None, user, computes=sample.idle is False)
     waits = _waits(user) or sample.error is not None
-    return StackCall(UNKNOWN_OP, None, where, user) if waits else None  # for a device it spins
+    return StackCall(UNKNOWN_OP, None, user) if waits else None  # for a device it spins
 
 
 def recorded(call: StackCall, records: Records, group: int | None) -> int:
@@ -255,14 +258,9 @@ def recorded(call: StackCall, records: Records, group: int | None) -> int:
     )  # fmt: skip
 
 
-def names_in(frames: Sequence[Frame]) -> frozenset[str]:
+def names_in(frames: Frames) -> frozenset[str]:
     """The functions of torch.distributed that a thread is in."""
-    return frozenset(f["name"] for f in frames if _DISTRIBUTED.search(f["file"]))
-
-
-def places(frames: Sequence[Frame]) -> Frames:
-    """Frames as records have them."""
-    return tuple((f["file"], f["line"], f["name"]) for f in frames)
+    return frozenset(name for file, _, name in frames if _DISTRIBUTED.search(file))
 
 
 def program(frames: Frames) -> Frames:
@@ -311,45 +309,13 @@ def is_guessed(sample: ProcessSample) -> bool:
 
 def local_rank(sample: ProcessSample) -> int | None:
     """By a variable in a frame of the program's own, outermost first."""
-    for frame in reversed(sample.frames):
-        if not _LIBRARY.search(frame["file"]):
+    for (file, *_), known in reversed([*zip(sample.frames, sample.locals)]):
+        if not _LIBRARY.search(file):
             for name in _RANKS:
-                value = whole((frame["locals"].get(name) or "")[:7])
+                value = whole((known.get(name) or "")[:7])
                 if value is not None and value < 1_000_000:
                     return value
     return None
-
-
-def _journal(
-    job: _Job, sample: ProcessSample, rank: int, call: StackCall | None, *, runs: bool,
-    together: bool,
-) -> Files:  # fmt: skip
-    now, waited_ns = job.now, sample.waited_ns or UNKNOWN_NS
-    lacks = {*LACKS, *(() if sample.waited_ns else ("since",))}
-    lacks |= {"rank"} if is_guessed(sample) else set()
-    lacks |= set() if sample.frames else {"position"}
-    records = Records(
-        identity(job.kind, sample.path, sample.pid, rank), rank=rank, world=job.world, job=NAME,
-        clock=identity(NAME, os.path.dirname(sample.path)),
-        base_ns=now - waited_ns - 1_000_000_000,
-        source={"kind": job.kind, "lacks": sorted(lacks), "cut_ns": now,
-                "reports": [*job.reports]},
-    )  # fmt: skip
-    begin = now - waited_ns
-    records.group(1, "0", range(job.world), default=True, partial=job.partial)
-    if runs:  # it has been through one since
-        user = records.stack(program(places(sample.frames)))
-        went = records.call(op=UNKNOWN_OP, kind="collective", group=1, stack=user, origin="python")
-        records.after("e", records.begin(went, begin, q=1), 1)
-    elif call is None:
-        stands = program(places(sample.frames)) or places(sample.frames)
-        if stands:
-            records.stands(now, records.stack(stands))
-    else:
-        group = 1 if together or call.op in MESSAGES else None
-        numbered = together or (call.op in MESSAGES and call.peer is not None)
-        records.begin(recorded(call, records, group), begin, q=1 if numbered else None)
-    return records.done(f"{sample.path}[rank {rank}]", now)
 
 
 # -- the text --------------------------------------------------------------------------------
@@ -384,15 +350,33 @@ _LAUNCHER = re.compile(
 
 
 @dataclass(slots=True)
+class DumpedThread:
+    """A thread; ``bare``: of pystack, which tells no process."""
+
+    number: int | None
+    main: bool = False
+    bare: bool = False
+    innermost_last: bool = False
+    frames: list[tuple[str, int, str]] = field(default_factory=list)
+    locals: list[dict[str, str]] = field(default_factory=list)
+
+    def take(self, file: str, line: int | str, name: str) -> None:
+        """Take the next frame."""
+        number = max(0, int(line)) % _LARGEST
+        self.frames.append((file[:1000], number, name.rpartition(".")[2][:300]))
+        self.locals.append({})
+
+
+@dataclass(slots=True)
 class DumpedProcess:
-    """The threads of a process, as ``py-spy dump --json`` has them; ``rank`` where a prefix tells
-    it. The pid is ``number`` where nothing tells it. Of one ``look`` the newest counts: by the
-    address of the main thread, which ``faulthandler`` writes last.
+    """The threads of a process; ``rank`` where a prefix tells it. The pid is that of the file where
+    nothing tells it. Of one ``look`` the newest counts: by the address of the main thread, which
+    ``faulthandler`` writes last.
     """
 
     pid: int
     rank: int | None = None
-    threads: list[dict[str, Any]] = field(default_factory=list)
+    threads: list[DumpedThread] = field(default_factory=list)
     look: str = ""
     torn: bool = False
 
@@ -400,22 +384,22 @@ class DumpedProcess:
     def is_whole(self) -> bool:
         """Whether no other process wrote into its lines, as far as they show."""
         read = not self.torn and _is_main(self.threads)
-        return not self.look or (read and all(one["frames"] for one in self.threads))
+        return not self.look or (read and all(one.frames for one in self.threads))
 
     @property
-    def main(self) -> dict[str, Any]:
+    def main(self) -> DumpedThread:
         """The main thread: by its number or name, else the last one."""
-        found = [one for one in self.threads if one["frames"]]
-        own = [one for one in found if one.get("os_thread_id") == self.pid]
-        named = [one for one in found if one.get("main")]
+        found = [one for one in self.threads if one.frames]
+        own = [one for one in found if one.number == self.pid]
+        named = [one for one in found if one.main]
         return (own or named or found)[-1]
 
     @property
     def is_rank(self) -> bool:
         """Whether it is no launcher, nor a helper of a rank."""
-        files = [str(frame["filename"]) for frame in self.main["frames"]]
-        spawned = any(frame["name"] == "_wrap" for frame in self.main["frames"])
-        return spawned or is_of_rank(files)
+        frames = self.main.frames
+        spawned = any(name == "_wrap" for *_, name in frames)
+        return spawned or is_of_rank([file for file, *_ in frames])
 
 
 def is_of_rank(files: Sequence[str]) -> bool:
@@ -434,9 +418,11 @@ def _begins(text: str) -> bool:
 def _processes(data: bytes, number: int = 0, first: int | None = 0) -> list[DumpedProcess]:
     """A file's processes; ``first``: their host's first rank. Raises ValueError without a stack."""
     found = _of_json(data) or [*_of_text(data.decode(errors="replace"), number, first)]
-    found = [one for one in found if any(thread["frames"] for thread in one.threads)]
+    found = [one for one in found if any(thread.frames for thread in one.threads)]
     if not found:
         raise ValueError("no thread with a frame")
+    for thread in (thread for one in found for thread in one.threads):
+        del thread.frames[_DEEPEST:], thread.locals[_DEEPEST:]
     return found
 
 
@@ -463,7 +449,11 @@ def _by_pid(threads: Sequence[dict[str, Any]], rank: int | None) -> list[DumpedP
     found: dict[int, DumpedProcess] = {}
     for thread in threads:
         pid = int(thread["pid"])
-        found.setdefault(pid, DumpedProcess(pid, rank)).threads.append(thread)
+        one = DumpedThread(thread.get("os_thread_id"))
+        for frame in thread["frames"]:
+            one.take(str(frame["filename"]), frame["line"], str(frame["name"]))
+            one.locals[-1] |= {of["name"]: of.get("repr") for of in frame.get("locals") or ()}
+        found.setdefault(pid, DumpedProcess(pid, rank)).threads.append(one)
     return [*found.values()]
 
 
@@ -487,8 +477,8 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProces
         begin = _BEGIN.fullmatch(line.text.rstrip())
         if begin is None:
             if own and own[-1].threads:
-                _within(own[-1].threads[-1], line.text)
-                own[-1].torn |= 'File "' in line.text and _frame(line.text) is None
+                taken = _within(own[-1].threads[-1], line.text)
+                own[-1].torn |= 'File "' in line.text and not taken
             continue
         pid = begin["process"] or begin["pid"] or begin["attached"]
         if pid is not None:
@@ -503,23 +493,23 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProces
             native[key] = int(begin["lwp"])
         elif not (begin["process"] or begin["attached"] or begin["again"]):
             number_of = begin["py_spy"] or begin["pystack"] or begin["sampled"]
-            thread: dict[str, Any] = {
-                "pid": own[-1].pid,
-                "os_thread_id": whole(number_of) if number_of else native.get(key),
-                "main": (begin["name"] or "").endswith('"MainThread"')
-                or "main thread" in (begin["status"] or ""),
-                "frames": [],
-                "bare": begin["pystack"] and own[-1].pid == number,
-                "innermost_last": begin["pystack"] or begin["status"] is not None,
-            }
-            own[-1].threads.append(thread)
+            named = (begin["name"] or "").endswith('"MainThread"')
+            own[-1].threads.append(
+                DumpedThread(
+                    whole(number_of) if number_of else native.get(key),
+                    main=named or "main thread" in (begin["status"] or ""),
+                    bare=begin["pystack"] is not None and own[-1].pid == number,
+                    innermost_last=(begin["pystack"] or begin["status"]) is not None,
+                )
+            )  # fmt: skip
     for own in found.values():
         looks = [*{one.look or n: one for n, one in enumerate(own)}.values()]
         for one in looks if all(one.is_whole for one in looks) else looks[-1:]:
             for thread in one.threads:
-                if thread["innermost_last"]:
-                    thread["frames"].reverse()
-            bare = {thread["os_thread_id"]: thread for thread in one.threads if thread["bare"]}
+                if thread.innermost_last:
+                    thread.frames.reverse()
+                    thread.locals.reverse()
+            bare = {thread.number or 0: thread for thread in one.threads if thread.bare}
             mains = {pid: thread for pid, thread in bare.items() if _is_main([thread])}
             if len(mains) > 1:  # of as many processes
                 yield from (DumpedProcess(pid, one.rank, [main]) for pid, main in mains.items())
@@ -528,23 +518,18 @@ def _of_text(text: str, number: int, first: int | None) -> Iterator[DumpedProces
             yield one
 
 
-def _is_main(threads: Sequence[Mapping[str, Any]]) -> bool:
+def _is_main(threads: Sequence[DumpedThread]) -> bool:
     """Whether the outermost frame of the last one is that of a program."""
-    names = [frame["name"] for one in threads[-1:] for frame in one["frames"][-1:]]
+    names = [name for one in threads[-1:] for *_, name in one.frames[-1:]]
     return names in (["<module>"], ["_run_module_as_main"])
 
 
-def _within(thread: dict[str, Any], line: str) -> None:
-    """A frame, or a local variable of the last one."""
-    if (frame := _frame(line)) is not None:
-        thread["frames"].append(frame)
-    elif thread["frames"] and (variable := _VARIABLE.fullmatch(line)) is not None:
-        thread["frames"][-1]["locals"].append(variable.groupdict())
-
-
-def _frame(line: str) -> dict[str, Any] | None:
-    """``    name (file:line)`` of py-spy, ``  File "file", line line in name`` of the others."""
+def _within(thread: DumpedThread, line: str) -> bool:
+    """Take a frame, or a local variable of the last one: ``    name (file:line)`` of py-spy,
+    ``  File "file", line line in name`` of the others. Whether it was a frame.
+    """
     text = line.removeprefix("    (Python) ").lstrip() if "File " in line else line
+    file = number = name = ""
     if text.startswith('File "') and line[:1] == " ":
         file, _, rest = text.removeprefix('File "').rpartition('", line ')
         number, _, name = rest.partition(" in ")
@@ -553,8 +538,9 @@ def _frame(line: str) -> dict[str, Any] | None:
     elif line.startswith("    ") and line[4:5].strip() and line.endswith(")"):
         rest, _, number = line[4:-1].rpartition(":")
         name, _, file = rest.rpartition(" (")
-    else:
-        return None
-    if not (file and name and number.isascii() and number.isdecimal()):
-        return None
-    return {"filename": file, "line": number, "name": name, "locals": []}
+    if file and name and number.isascii() and number.isdecimal():
+        thread.take(file, number, name)
+        return True
+    if thread.frames and (variable := _VARIABLE.fullmatch(line)) is not None:
+        thread.locals[-1][variable["name"]] = variable["repr"]
+    return False

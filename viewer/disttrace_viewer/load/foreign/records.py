@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -45,13 +46,16 @@ def identity(*parts: object) -> str:
 
 
 class Records:
-    """The journal of one rank. Those of one ``clock`` begin at ``base_ns`` (unix) together."""
+    """The journal of one rank, by ``path`` (of which a job and a clock have their names, unless
+    these are given). Those of one clock begin at ``base_ns`` (unix) together.
+    """
 
     def __init__(
-        self, process: str, *, rank: int | None, world: int, job: str, clock: str, base_ns: int,
-        source: Mapping[str, Any],
+        self, kind: str, path: str, rank: int | None, *, world: int, base_ns: int,
+        lacks: Iterable[str], job: str = "", clock: Sequence[str] = (), **source: Any,
     ) -> None:  # fmt: skip
         self._rank, self._base_ns = rank, base_ns
+        process = identity(kind, path, rank)
         self._definitions: list[bytes] = []
         self._lines: list[bytes] = []
         self._strings: dict[str, int] = {}
@@ -59,18 +63,19 @@ class Records:
         self._calls: dict[bytes, int] = {}
         self._number = 0
         self.define(
-            "process", format=FORMAT, process=process, job=job, job_source=source["kind"],
-            boot_id=clock, role="main" if rank is None else "worker",
+            "process", format=FORMAT, process=process, job=job or os.path.basename(path) or kind,
+            job_source=kind, boot_id=identity(kind, *(clock or (path,))),
+            role="main" if rank is None else "worker",
             start_ns=base_ns, t0=T0, unix_ns=base_ns, error_ns=0,
         )  # fmt: skip
-        self.define("source", **source)
+        self.define("source", kind=kind, lacks=sorted({*lacks}), **source)
         if rank is not None:
             self.define("identity", t=0, rank=rank, world_size=world, role="worker")
         self._line({"seg": 1, "process": process, "format": FORMAT, "t": 0})
 
-    def define(self, kind: str, /, **fields: Any) -> None:
+    def define(self, what: str, /, **fields: Any) -> None:
         """One definition; what is None is left out."""
-        self._definitions.append(orjson.dumps(with_ranges({"def": kind, **_given(fields)})))
+        self._definitions.append(orjson.dumps(with_ranges({"def": what, **_given(fields)})))
 
     def group(
         self, number: int, name: str, ranks: Sequence[int], *, desc: str = "",
@@ -114,6 +119,11 @@ class Records:
             self._calls[key] = number = len(self._calls) + 1
             self.define("call", n=number, **given)
         return self._calls[key]
+
+    def collective(self, op: str, group: int, **more: Any) -> int:
+        """The number of a call of a collective on NCCL."""
+        nccl = {"kind": "collective", "backend": "nccl", "device": "cuda"}
+        return self.call(op=op, group=group, **nccl, **more)
 
     def begin(self, call: int, at_ns: int, **fields: Any) -> int:
         """A begin; its number."""
