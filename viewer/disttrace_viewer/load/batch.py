@@ -196,26 +196,23 @@ def _chunks(
     files: Sequence[Segment], problems: Problems, tell: Callable[[int], None] | None
 ) -> Iterator[segments.Chunk]:
     parsing: list[Future[segments.Chunk]] = []
-    pending: list[tuple[int, text.Text]] = []
+    pending: list[segments.Slice] = []
     waiting = 0
     with ThreadPoolExecutor(PARSERS, thread_name_prefix="parse") as pool:
-
-        def parse() -> None:
-            parsing.extend(pool.submit(segments.parse, s) for s in segments.slices(pending))
-            pending.clear()
-            # Text waits for its parser in memory: do not read far ahead of them.
-            for ahead in parsing[: -2 * PARSERS]:
-                ahead.result()
-
         for number, (_, path) in enumerate(files):
             found = text.segment(path, problems)
-            pending.append((number, found))
-            waiting += len(found.data)
-            if waiting >= segments.CHUNK_BYTES:
-                parse()
-                waiting = 0
+            for part in segments.slices(number, found):
+                pending.append(part)
+                waiting += len(part.text.data)
+                if waiting >= segments.CHUNK_BYTES:
+                    parsing.append(pool.submit(segments.parse, pending))
+                    pending, waiting = [], 0
+                    # Text waits for its parser in memory: do not read far ahead of them.
+                    for ahead in parsing[: -2 * PARSERS]:
+                        ahead.result()
             if tell is not None:
                 tell(len(found.data))
-        parse()
+        if pending:
+            parsing.append(pool.submit(segments.parse, pending))
         for future in parsing:
             yield future.result()

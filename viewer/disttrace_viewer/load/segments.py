@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -58,22 +58,8 @@ class Chunk:
     """Unreadable lines per file: how many, and the number of the first."""
 
 
-def slices(texts: Iterable[tuple[int, Text]]) -> Iterator[list[Slice]]:
-    """Groups of texts of about ``CHUNK_BYTES``; longer texts are cut between lines."""
-    pending: list[Slice] = []
-    size = 0
-    for file, text in texts:
-        for part in _parts(file, text):
-            pending.append(part)
-            size += len(part.text.data)
-            if size >= CHUNK_BYTES:
-                yield pending
-                pending, size = [], 0
-    if pending:
-        yield pending
-
-
-def _parts(file: int, text: Text) -> Iterator[Slice]:
+def slices(file: int, text: Text) -> Iterator[Slice]:
+    """A text in pieces of at most about ``CHUNK_BYTES``, cut between lines."""
     start, first = 0, 1
     while len(text.data) - start > CHUNK_BYTES:
         end = text.data.rfind(b"\n", start, start + CHUNK_BYTES) + 1
