@@ -207,10 +207,7 @@ TABLE = (
     Damage("links in a circle", link_circle, None),
     Damage("foreign JSON", foreign, "foreign", ("2 files", "package.json")),
     Damage("foreign under our name", foreign_under_our_name, "foreign", ("no record",)),
-    Damage(
-        "folder named like a journal", lambda j: (j.folder / "x.defs.jsonl").mkdir(), "folder",
-        ("is a folder",),
-    ),
+    Damage("folder named like a journal", lambda j: (j.folder / "x.defs.jsonl").mkdir(), None),
     Damage(
         "compressed", lambda j: (j.folder / "x.defs.jsonl.gz").write_bytes(gzip.compress(b"{}")),
         "compressed", ("gunzip",),

@@ -170,12 +170,6 @@ def _below(top: str, roots: Sequence[str], problems: Problems) -> Iterator[str]:
     for folder, folders, names in os.walk(top, followlinks=True, onerror=report):
         kept = []
         for name in sorted(folders):
-            if name.endswith((fmt.DEFS_SUFFIX, fmt.OPS_SUFFIX)):
-                problems.add(
-                    os.path.join(folder, name),
-                    "folder",
-                    "is a folder with the name of a journal; looked into, but it is no journal.",
-                )
             if not _inside(os.path.join(folder, name), roots, problems):
                 continue
             try:

@@ -32,13 +32,11 @@ class Tail:
     def lines(self, *, final: bool = False, most: int = CHUNK) -> list[bytes]:
         """New lines without their newline, up to about ``most`` bytes; empty: none for now."""
         data = self._read(most)
-        if final and data:
-            data = self._over_holes(data)
-        hole = data.find(b"\0")
+        hole = -1 if final else data.find(b"\0")
         usable = data if hole < 0 else data[:hole]
         end = usable.rfind(b"\n") + 1
         self._position += end
-        return usable[:end].splitlines() if end else []
+        return [line for line in usable[:end].splitlines() if b"\0" not in line]
 
     def recent(self, most: int) -> list[bytes]:
         """New lines; of more than ``most`` bytes the last, of which the first line may be torn."""
@@ -76,18 +74,6 @@ class Tail:
                 self._position += len(data)  # no line of ours; what is left of it is none either
             else:
                 size *= 4  # one line longer than the chunk
-
-    def _over_holes(self, data: bytes) -> bytes:
-        """Skip what will never be completed: NULs, and the torn line around them."""
-        while True:
-            hole = data.find(b"\0")
-            if hole < 0 or data.rfind(b"\n", 0, hole) >= 0:
-                return data
-            newline = data.find(b"\n", hole)
-            if newline < 0:
-                return data
-            self._position += newline + 1
-            data = data[newline + 1 :]
 
 
 class GrowingDefinitions(Definitions):
