@@ -76,18 +76,17 @@ def slices(file: int, text: Text) -> Iterator[Slice]:
 def parse(parts: list[Slice]) -> Chunk:
     """The records in some slices."""
     data = b"".join(part.text.data for part in parts)
-    lines = _lines(data, parts)
+    places = _places(parts)
     tables: Sequence[list[pl.DataFrame]] = [[] for _ in _COLUMNS]
-    shapes = shapes_of(data, lines.height)
+    shapes = shapes_of(data, places.height)
     if shapes is not None:
         taken = []
-        for shape, key, frame in plain_frames(data, lines, shapes):
+        for shape, key, frame in plain_frames(data, places, shapes):
             taken.append(shape)
             tables[_TABLES[key]].append(frame)
-        if taken:
-            lines = lines.filter(~shapes.is_in(taken))
+        places = places.filter(~shapes.is_in(taken))
     reader = _Reader(parts)
-    reader.take(lines)
+    reader.take(data.split(b"\n"), places)
     for frames, rows, columns in zip(tables, reader.rows, _COLUMNS, strict=True):
         schema = {"file": pl.UInt32(), "row": pl.UInt32(), **columns}
         frames.append(pl.DataFrame(rows, schema=schema, orient="row"))
@@ -101,27 +100,13 @@ def _in_order(frames: list[pl.DataFrame]) -> pl.DataFrame:
     return filled[0] if len(filled) == 1 else pl.concat(filled, how="vertical").sort("row")
 
 
-def _rows(data: bytes, name: str) -> pl.DataFrame:
-    schema = {name: pl.String}
-    return pl.read_csv(data, separator="\x01", quote_char=None, has_header=False, schema=schema)
-
-
-def _lines(data: bytes, parts: list[Slice]) -> pl.DataFrame:
-    count = sum(part.text.lines for part in parts)
-    try:
-        lines = _rows(data, "l")
-    except pl.exceptions.PolarsError:
-        lines = pl.DataFrame(schema={"l": pl.String})
-    if lines.height != count:
-        texts = data.decode(errors="replace").split("\n")[:count]
-        lines = pl.DataFrame({"l": texts}, schema={"l": pl.String})
-    files = pl.concat(
-        [
-            pl.Series("file", [part.file], dtype=pl.UInt32).new_from_index(0, part.text.lines)
-            for part in parts
-        ]
-    )
-    return lines.with_columns(files, pl.int_range(count, dtype=pl.UInt32).alias("row"))
+def _places(parts: list[Slice]) -> pl.DataFrame:
+    """The file of each line, and its number among all."""
+    files = [pl.Series("file", [part.file], dtype=pl.UInt32) for part in parts]
+    counted = zip(files, parts, strict=True)
+    column = pl.concat([one.new_from_index(0, part.text.lines) for one, part in counted])
+    found = pl.DataFrame({"file": column}).with_row_index("row")
+    return found.select("file", "row")
 
 
 class _Reader:
@@ -135,10 +120,10 @@ class _Reader:
         self.signs: dict[int, Signs] = {}
         self.bad: dict[int, tuple[int, int]] = {}
 
-    def take(self, lines: pl.DataFrame) -> None:
-        """Take all lines; those of unknown kinds are passed over."""
-        for text, file, row in lines.iter_rows():
-            line = json_object(text)
+    def take(self, lines: Sequence[bytes], places: pl.DataFrame) -> None:
+        """Take the lines in these places; those of unknown kinds are passed over."""
+        for file, row in places.iter_rows():
+            line = json_object(lines[row])
             kind = next(iter(line), "") if line is not None else ""
             table = _TABLES.get(kind)
             if line is not None and table is None and kind not in _SIGNS:
@@ -179,7 +164,10 @@ _NUMBERS = re.compile(r'\{"[a-z]":(?:,"[a-z]":)*\}')
 def shapes_of(data: bytes, count: int) -> pl.Series | None:
     """Each of ``count`` lines without its digits; None where they are not as many."""
     try:
-        found = _rows(data.translate(None, _DIGITS), "shape")["shape"]
+        found = pl.read_csv(
+            data.translate(None, _DIGITS), separator="\x01", quote_char=None, has_header=False,
+            schema={"shape": pl.String},
+        )["shape"]  # fmt: skip
     except pl.exceptions.PolarsError:
         return None
     # A line of digits alone has no shape, which CSV reads as null.
@@ -187,23 +175,23 @@ def shapes_of(data: bytes, count: int) -> pl.Series | None:
 
 
 def plain_frames(
-    data: bytes, lines: pl.DataFrame, found: pl.Series
+    data: bytes, places: pl.DataFrame, found: pl.Series
 ) -> Iterator[tuple[str, str, pl.DataFrame]]:
     """By shape of lines: the shape, its first key, and a frame of ``file``, ``row`` and all fields
     of records that begin with that key.
 
-    ``lines`` have ``file`` and ``row``, ``found`` are their shapes. A shape of which one record is
+    ``places`` has ``file`` and ``row``, ``found`` are the shapes. A shape of which one record is
     out of bounds is left to others.
     """
     known = {shape: keys for shape in found.unique() if (keys := _keys(shape)) is not None}
     if not known:
         return
     numbers = _numbers(data, max(map(len, known.values())))
-    if numbers is None or numbers.height != lines.height:
+    if numbers is None or numbers.height != places.height:
         return
     for shape, keys in known.items():
         frame = (
-            pl.concat((lines.select("file", "row"), numbers), how="horizontal")
+            pl.concat((places, numbers), how="horizontal")
             .filter(found == shape)
             .rename({f"column_{place}": key for place, key in enumerate(keys)})
         )
