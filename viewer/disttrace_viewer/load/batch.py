@@ -51,29 +51,19 @@ def _matched(
 
     ends, ended_twice = _unique(_final(ends, marks))
     unbegun = _count(ends.join(begins.select(_ID), on=_ID, how="anti"))
-    joined = begins.lazy().join(
-        ends.lazy().select(
-            _ID,
-            *(pl.col(old).alias(new) for old, new in _END_NAMES.items()),
-        ),
-        on=_ID,
-        how="left",
-        maintain_order="left",
+    fates = (
+        marks.lazy()
+        .group_by(_ID)
+        .agg(
+            pl.col(column).filter(pl.col(kind).is_not_null()).first().alias(name)
+            for kind, columns in _MARKS.items()
+            for column, name in columns.items()
+        )
     )
-    for kind, columns in _MARKS.items():
-        some = marks.filter(pl.col(kind).is_not_null())
-        if some.height:
-            some = some.unique(_ID, keep="first")
-            joined = joined.join(
-                some.lazy().select(_ID, *(pl.col(a).alias(b) for a, b in columns.items())),
-                on=_ID,
-                how="left",
-                maintain_order="left",
-            )
-        else:
-            joined = joined.with_columns(
-                pl.lit(None, pl.Int64).alias(name) for name in columns.values()
-            )
+    renamed = (pl.col(old).alias(new) for old, new in _END_NAMES.items())
+    joined = begins.lazy()
+    for others in (ends.lazy().select(_ID, *renamed), fates):
+        joined = joined.join(others, on=_ID, how="left", maintain_order="left")
     operations = joined.with_columns(
         process=(pl.col(_ID) // _NUMBERS).cast(pl.UInt32),
         number=(pl.col(_ID) % _NUMBERS).cast(pl.UInt32),
@@ -90,32 +80,19 @@ _MARKS[fmt.COMPLETE] |= {"g": "g", "z": "z"}
 
 
 def _identified(frames: list[pl.DataFrame], processes: pl.Series, number: pl.Expr) -> pl.DataFrame:
-    """One column that names process and number; lines without a usable number are left out."""
+    """One column that names process and number."""
     frame = pl.concat(frames, how="vertical") if len(frames) > 1 else frames[0]
-    return (
-        frame.with_columns(processes.gather(frame["file"]).alias("process"), number.alias("number"))
-        .filter(pl.col("number").is_between(0, _NUMBERS - 1))
-        .with_columns(
-            (pl.col("process").cast(pl.UInt64) * _NUMBERS + pl.col("number").cast(pl.UInt64)).alias(
-                _ID
-            )
-        )
-        .drop("file", "row", "process", "number")
-    )
+    first = pl.lit(processes.gather(frame["file"]).cast(pl.UInt64)) * _NUMBERS
+    return frame.with_columns((first + number.cast(pl.UInt64)).alias(_ID)).drop("file", "row")
 
 
 def _unique_begins(begins: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, int]]:
-    begins = begins.filter(pl.col("t").is_not_null())
-    rising = begins.select((pl.col(_ID).diff() > 0).all()).item()
-    if not rising:
-        copies = pl.col("r").fill_null(0)
-        begins = begins.with_columns(copies.alias("r")).sort(_ID, "r", maintain_order=True)
-        first = begins.unique(_ID, keep="first", maintain_order=True)
-        repeated = _count(begins.filter((pl.col("r") == 0) & ~pl.col(_ID).is_first_distinct()))
-        begins = first
-    else:
-        repeated = {}
-    return begins.drop("b", "r"), repeated
+    if begins.select((pl.col(_ID).diff() > 0).all()).item():
+        return begins.drop("b", "r"), {}
+    begins = begins.with_columns(pl.col("r").fill_null(0)).sort(_ID, "r", maintain_order=True)
+    repeated = _count(begins.filter((pl.col("r") == 0) & ~pl.col(_ID).is_first_distinct()))
+    first = begins.unique(_ID, keep="first", maintain_order=True)
+    return first.drop("b", "r"), repeated
 
 
 def _unique(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, int]]:
