@@ -9,7 +9,6 @@ import io
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from disttrace.journal.code_files import BUILT_IN, LOOP
 from disttrace.journal.format import DEF, DEFINITIONS, DUMPED, FORMAT, RESUMED
@@ -65,7 +64,7 @@ class Definitions:
         self._group_ids: dict[int, str] = {}
         self._like_named: dict[int, int] = {}
 
-    def add(self, record: Record) -> bool:
+    def add(self, record: Record, line: bytes | None = None) -> bool:
         """Take one record; False if it is none of this format. Unknown kinds do no harm."""
         kind = record.get(DEF)
         if not isinstance(kind, str):
@@ -75,9 +74,15 @@ class Definitions:
         if kind == "process":
             self.process.update(self.checker.fields(kind, record))
             return True
+        before = self.checker.wrong, self.checker.cut
         found = self.checker.record(kind, record)
         if found is not None:
             self.admit(kind, found)
+            whole = before == (self.checker.wrong, self.checker.cut)
+            if line is not None and kind in _KINDS_ALIKE and whole:
+                if len(_ALIKE) >= _MOST_ALIKE:
+                    _ALIKE.clear()
+                _ALIKE[line] = (kind, found)
         return True
 
     def admit(self, kind: str, found: Record) -> None:
@@ -253,7 +258,7 @@ def parse(text: Text, problems: Problems) -> Definitions:
             found.admit(*alike)
             continue
         record = json_object(line)
-        if record is None or not _take(found, record, line):
+        if record is None or not found.add(record, line):
             if not _take_dumped(dumped, line):
                 bad, first = bad + 1, first or line_number
         elif record.get(DEF) == DUMPED:
@@ -283,21 +288,6 @@ _ALIKE: dict[bytes, tuple[str, Record]] = {}
 """Checked records by their lines: the ranks of a job write most of them byte for byte alike."""
 _MOST_ALIKE = 1 << 15
 _KINDS_ALIKE = (*NUMBERED, "versions")
-
-
-def _take(found: Definitions, record: dict[str, Any], line: bytes) -> bool:
-    kind = record.get(DEF)
-    if kind not in _KINDS_ALIKE:
-        return found.add(record)
-    before = found.checker.wrong, found.checker.cut
-    checked = found.checker.record(kind, record)
-    if checked is not None:
-        found.admit(kind, checked)
-        if before == (found.checker.wrong, found.checker.cut):
-            if len(_ALIKE) >= _MOST_ALIKE:
-                _ALIKE.clear()
-            _ALIKE[line] = (kind, checked)
-    return True
 
 
 Lines = list[tuple[str, int, str]]
