@@ -21,7 +21,7 @@ from disttrace_viewer.analysis.wait_states import (
     weighted_mean,
 )
 from disttrace_viewer.trace.model import Group
-from disttrace_viewer.trace.operation import BUS
+from disttrace_viewer.trace.operation import on_bus
 from disttrace_viewer.trace.values import dataclass
 
 HOST, DEVICE = "host", "device"
@@ -58,10 +58,9 @@ def with_shapes(rows: pl.LazyFrame) -> pl.LazyFrame:
     keys = ["op", "expected", "is_root"]
     known = []
     for op, size, root in rows.select(keys).unique().collect().iter_rows():
-        shape = BUS.get((op or "").removesuffix("_coalesced"))
-        if shape is not None and size is not None and size > 1:
-            scale, factor = shape(1, size, bool(root))
-            known.append((op, size, root, float(scale), factor))
+        shape = on_bus((op or "").removesuffix("_coalesced"), size, root=bool(root))
+        if shape is not None:
+            known.append((op, size, root, *map(float, shape)))
     table = pl.LazyFrame(
         known,
         schema={

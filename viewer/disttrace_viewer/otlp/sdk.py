@@ -19,7 +19,7 @@ from disttrace_viewer.load.ids import Context
 from disttrace_viewer.otlp import attributes
 from disttrace_viewer.otlp.journal import OK, JournalReader, LiveOperation
 from disttrace_viewer.otlp.spans import Span
-from disttrace_viewer.trace.operation import BUS
+from disttrace_viewer.trace.operation import on_bus
 
 SCOPE = "disttrace"
 _LINK = "disttrace.link"
@@ -184,16 +184,16 @@ class Meters:
         self, journal: JournalReader, op: LiveOperation, duration_ns: int, *, clock: str
     ) -> None:
         """A collective is over; ``clock``: ``device``, if the backend measured it, or ``host``."""
-        shape = BUS.get(str(op.call.get("op")))
         group = journal.definitions.get("group", op.call.get("group")) or {}
-        size = group.get("size")
-        if shape is None or not op.bytes or not isinstance(size, int) or size < 2:
+        root = op.call.get("root") == group.get("rank")
+        shape = on_bus(str(op.call.get("op")), group.get("size"), root=root)
+        if shape is None or not op.bytes:
             return
-        total, factor = shape(op.bytes, size, op.call.get("root") == group.get("rank"))
+        scale, factor = shape
         labels = _labels(journal, op)
         labels.pop("disttrace.rank", None)
         labels["disttrace.clock"] = clock
-        self._bus.record(total / (duration_ns / 1e9) * factor, labels)
+        self._bus.record(scale * op.bytes / (duration_ns / 1e9) * factor, labels)
 
     def _observed(self, value: Callable[[int, int], float]) -> Iterable[Observation]:
         """``value`` of the oldest age (ns) and the count of operations in flight, by labels."""

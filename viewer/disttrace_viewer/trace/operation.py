@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from disttrace.journal.format import COLLECTIVE, MESSAGE, ends_on_device
@@ -158,31 +158,22 @@ def ops(trace: JobTrace, rows: pl.DataFrame) -> Iterator[Op]:
         )
 
 
-Shape = Callable[[int, int, bool], tuple[float, float]]
-"""(bytes of the member, size of the group, is root) -> (S of NCCL's tests, their busbw factor)."""
+_GATHERS = ("all_gather", "all_gather_into_tensor", "gather", "scatter")
+_RING = ("all_reduce", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single")
+_ONE_WAY = ("broadcast", "reduce", "send", "recv")
 
 
-def _of_all(n: int) -> float:
-    return (n - 1) / n
-
-
-# S and factor as doc/PERFORMANCE.md of NVIDIA's nccl-tests defines them; bytes are of what this
-# process passes in, so S of a gathering operation is n times that.
-BUS: Mapping[str, Shape] = {
-    "all_reduce": lambda b, n, root: (b, 2 * _of_all(n)),
-    "all_gather": lambda b, n, root: (b * n, _of_all(n)),
-    "all_gather_into_tensor": lambda b, n, root: (b * n, _of_all(n)),
-    "reduce_scatter": lambda b, n, root: (b, _of_all(n)),
-    "reduce_scatter_tensor": lambda b, n, root: (b, _of_all(n)),
-    "all_to_all": lambda b, n, root: (b, _of_all(n)),
-    "all_to_all_single": lambda b, n, root: (b, _of_all(n)),
-    "broadcast": lambda b, n, root: (b, 1.0),
-    "reduce": lambda b, n, root: (b, 1.0),
-    "gather": lambda b, n, root: (b * n, _of_all(n)),
-    "scatter": lambda b, n, root: (b if root else b * n, _of_all(n)),
-    "send": lambda b, n, root: (b, 1.0),
-    "recv": lambda b, n, root: (b, 1.0),
-}
+def on_bus(op: str, size: int | None, *, root: bool) -> tuple[float, float] | None:
+    """By how much S is larger than the bytes of a member, and the factor of busbw, as
+    doc/PERFORMANCE.md of NVIDIA's nccl-tests defines them; None where it does not. Bytes are of
+    what this process passes in, so S of a gathering operation is as many times that as it has
+    members.
+    """
+    if op not in (*_GATHERS, *_RING, *_ONE_WAY) or size is None or size < 2:
+        return None
+    scale = size if op in _GATHERS and not (op == "scatter" and root) else 1
+    others = (size - 1) / size * (1 + (op == "all_reduce"))
+    return scale, 1.0 if op in _ONE_WAY else others
 
 
 _CLOSED = re.compile(

@@ -51,7 +51,7 @@ _LABEL = re.compile(r"\s{0,6}(?:(\d{1,7})(?::(?!\d\d[:.]) ?|\t|\| ?)|\[(\d{1,9})
 """Of ``srun --label``, of Intel's MPI, or a number of the line (``cat -n``, ``grep -n``)."""
 _REPEATED = re.compile(r"\[repeated (\d{1,7})x across cluster\]")
 _DIGIT = re.compile("[0-9]")
-_WITHIN = re.compile(r"\[rank(?:(?=\d{1,7}\]:)|: |=)(\d{1,7})\]:?")
+_WITHIN = re.compile(r"\[rank(?:(?=\d{1,7}\]:)|: |=(?=\d{1,7}\]\[name=))(\d{1,7})\]:?")
 _GLOG = re.compile(r"\[[EWIF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+)")
 LOST = re.compile(
     r"[^\w.]{0,20}(?:\.{3,9}\W{0,9}$|\.{0,5}\s?\d{0,9} (?:more )?(?:lines?|rows) "

@@ -14,8 +14,8 @@ import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.wait_states import WaitStates
+from disttrace_viewer.trace import operation
 from disttrace_viewer.trace.model import Call, JobTrace
-from disttrace_viewer.trace.operation import BUS
 from disttrace_viewer.trace.values import dataclass, field
 
 FOREVER = 1 << 63
@@ -279,12 +279,10 @@ def on_bus(trace: JobTrace, call: Call, size: int) -> float | None:
     """Bytes on the bus of a collective by one of its calls, with ``size`` bytes; None where no bus
     bandwidth is defined.
     """
-    shape = BUS.get(call.op)
     members = None if call.group is None else trace.groups[call.group].size
-    if shape is None or members is None or members < 2:
-        return None
-    total, factor = shape(size, members, call.root is not None and call.root == call.group_rank)
-    return total * factor
+    root = call.root is not None and call.root == call.group_rank
+    shape = operation.on_bus(call.op, members, root=root)
+    return None if shape is None else size * shape[0] * shape[1]
 
 
 def _thinned(rows: pl.DataFrame) -> pl.DataFrame:
