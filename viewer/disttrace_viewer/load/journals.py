@@ -19,7 +19,7 @@ from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.values import dataclass, field, replace
 
 _NAME = re.compile(r"^(?P<job>.*)-(?P<host>[^-]*)-(?P<pid>\d+)-(?P<random>[0-9A-Za-z]+)$")
-_HEAD_BYTES = 1 << 12
+_HEAD_BYTES = 1 << 10
 """The head is a line of a hundred bytes."""
 
 
