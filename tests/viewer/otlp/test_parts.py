@@ -20,6 +20,7 @@ from disttrace_viewer.otlp.journal import JournalReader
 from disttrace_viewer.otlp.sending import Sender
 from disttrace_viewer.otlp.spans import Builder
 from disttrace_viewer.otlp.target import target
+from disttrace_viewer.trace.operation import on_bus
 from support.journals import MS, workers
 
 
@@ -244,22 +245,16 @@ def test_a_process_is_its_pid_and_its_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "bytes_", "root", "total", "factor"),
+    ("op", "root", "scale", "factor"),
     [
-        ("all_reduce", 100, False, 100, 1.5),
-        ("all_gather_into_tensor", 100, False, 400, 0.75),
-        ("reduce_scatter_tensor", 100, False, 100, 0.75),
-        ("all_to_all_single", 100, False, 100, 0.75),
-        ("broadcast", 100, False, 100, 1.0),
-        ("scatter", 100, True, 100, 0.75),
-        ("scatter", 100, False, 400, 0.75),
+        ("all_reduce", False, 1, 1.5), ("all_gather_into_tensor", False, 4, 0.75),
+        ("reduce_scatter_tensor", False, 1, 0.75), ("all_to_all_single", False, 1, 0.75),
+        ("broadcast", False, 1, 1.0), ("scatter", True, 1, 0.75), ("scatter", False, 4, 0.75),
     ],
-)
-def test_bandwidth_of_the_bus(op: str, bytes_: int, root: bool, total: int, factor: float) -> None:
+)  # fmt: skip
+def test_bandwidth_of_the_bus(op: str, root: bool, scale: int, factor: float) -> None:
     """For four ranks: size and factor by doc/PERFORMANCE.md of nccl-tests."""
-    from disttrace_viewer.trace.operation import BUS
-
-    assert BUS[op](bytes_, 4, root) == (total, factor)
+    assert on_bus(op, 4, root=root) == (scale, factor)
 
 
 def test_how_long_an_exchange_took_is_known_with_its_last_member(tmp_path: Path) -> None:
