@@ -280,7 +280,7 @@ def _exits(kind: int) -> None:
     import atexit
 
     if kind == 4:
-        atexit.register(eval, "1 / 0")
+        atexit.register(lambda: [].pop())
     group()
     if kind == 1:
         sys.exit("a text")
