@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,8 @@ def work(folder: str, core: str, max_mb: int, written: bool, threads: int, secon
                 dist.barrier()
                 done[me] += 3
 
-    started = [threading.Thread(target=turns, args=(me,)) for me in range(threads)]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(turns, range(threads)))
     session: Any = disttrace.session._session
     off = [str(session.recorder.off), *sorted(session.capture.broken)]
     disttrace.uninstall()
@@ -81,7 +79,6 @@ def judged(folder: Path, done: int, max_mb: int) -> list[str]:
     first: set[int] = set()  # begun in the oldest segment that is left
     calls: dict[int, str] = {}
     wrong: list[str] = []
-    size = 0
     for line in _lines(next(folder.glob("*.defs.jsonl"))):
         if line.get("def") == "call":
             calls[line["n"]] = line["op"]
@@ -94,9 +91,7 @@ def judged(folder: Path, done: int, max_mb: int) -> list[str]:
         for line in _lines(path):
             if "b" in line:
                 n = line["b"]
-                if (
-                    "r" not in line
-                ):  # a copy may stand before, of a begin that was just about to come
+                if "r" not in line:  # a copy may stand before a begin that was about to come
                     if n in put:
                         wrong.append(f"number {n} twice")
                     put.add(n)
@@ -138,15 +133,14 @@ def run(core: str, max_mb: int, options: argparse.Namespace) -> bool:
         command += ["--seconds", str(options.seconds)] + ["--written"] * options.written
         limit = options.seconds * 2 + 120
         result = subprocess.run(command, capture_output=True, text=True, timeout=limit)
-        wrong = [result.stderr.strip()] if result.stderr.strip() else []
+        wrong, done = [result.stderr.strip()] if result.stderr.strip() else [], 0
         if result.returncode:
             wrong.append(f"exit code {result.returncode}")
         else:
-            said = json.loads(result.stdout)
-            if said["off"] != ["False"]:
-                wrong.append(f"switched off: {said['off']}")
-            wrong += judged(Path(folder), said["done"], max_mb)
-        done = json.loads(result.stdout)["done"] if not result.returncode else 0
+            done, off = json.loads(result.stdout).values()
+            wrong += [f"switched off: {off}"] * (off != ["False"]) + judged(
+                Path(folder), done, max_mb
+            )
     bound = "no bound" if max_mb == WHOLE_MB else f"{max_mb} MB"
     kind = "written" if options.written else "mapped"
     print(f"core {core}, {bound}, {kind}: {done:,} operations; {'; '.join(wrong) or 'all there'}")

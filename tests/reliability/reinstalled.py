@@ -16,13 +16,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-
-BESIDE = 1  # threads that call down and come back
 
 
 class Local:
@@ -73,21 +70,16 @@ def reimported() -> Any:
     return disttrace
 
 
-def turn(folder: str, core: str, look: Callable[[Any], None]) -> None:
+def turn(folder: str, core: str) -> None:
     disttrace = reimported()
     disttrace.install(dir=folder, quiet=True, core=core)
     assert disttrace.session._session.recorder.core.name == core
     dist.all_reduce(torch.ones(1))
     Cycle()
-    look(disttrace)
+    disttrace.session._session.live._stacks.take()  # what the background thread does now and then
     held = dist.all_reduce(torch.ones(1), async_op=True)
     disttrace.uninstall()
     held.wait()
-
-
-def looks(disttrace: Any) -> None:
-    """What the background thread does once in a while, at once and from this one."""
-    disttrace.session._session.live._stacks.take()
 
 
 def rss() -> int:
@@ -98,15 +90,14 @@ def rss() -> int:
 def main(folder: str, core: str, rounds: int) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     is_over = threading.Event()
-    threads = [threading.Thread(target=works, args=(is_over,)) for _ in range(BESIDE)]
-    for thread in threads:
-        thread.start()
+    beside = threading.Thread(target=works, args=(is_over,))
+    beside.start()
     gc.set_threshold(97, 5, 5)
     sys.setswitchinterval(1e-4)
     first = 0
     try:
         for number in range(rounds):
-            turn(folder, core, looks)
+            turn(folder, core)
             for name in os.listdir(folder):
                 os.unlink(os.path.join(folder, name))
             if number == rounds // 10:
@@ -118,8 +109,7 @@ def main(folder: str, core: str, rounds: int) -> None:
         print(f"{rounds} rounds on {core}: {grown} bytes a round, {count} threads")
     finally:
         is_over.set()
-        for thread in threads:
-            thread.join()
+        beside.join()
     dist.destroy_process_group()
 
 
