@@ -28,85 +28,60 @@ PART = "operations of other libraries"
 _HOSTS = ("cpu", "meta")
 
 
-class LibraryCall(NamedTuple):
-    """A method, or a function of the module: what it is called, and with whom it communicates.
+class LibraryCalls(NamedTuple):
+    """Methods of ``owner``, or functions of a module, that bear the names of their operations.
 
-    ``group`` is the attribute of the object, or else the argument, that holds its process group or
-    the name of one; ``peer`` the argument that is the group rank of a message's other end.
+    ``modules`` are those in which the program may find them. ``group`` is the attribute of the
+    object, or else the argument, that holds its process group or the name of one; ``peer`` the
+    argument that is the group rank of a message's other end.
     """
 
-    name: str
-    op: str
+    library: str
+    modules: tuple[str, ...]
+    names: str
     owner: str | None = None
     group: str = "group"
     peer: str | None = None
 
 
-class Adapter(NamedTuple):
-    """``modules`` are those in which the program may find what ``rows`` name."""
-
-    library: str
-    modules: tuple[str, ...]
-    rows: tuple[LibraryCall, ...]
-
-
-def _calls(names: str, owner: str | None = None, group: str = "group") -> list[LibraryCall]:
-    """Rows of calls that bear the names of their operations."""
-    return [LibraryCall(name, name, owner, group) for name in names.split()]
+def _pynccl(names: str, peer: str | None = None) -> LibraryCalls:
+    """How vLLM and SGLang call NCCL by ctypes, with communicators of their own."""
+    where = "distributed.device_communicators.pynccl"
+    modules = (f"vllm.{where}", f"sglang.srt.{where}")
+    return LibraryCalls("pynccl", modules, names, "PyNcclCommunicator", peer=peer)
 
 
-_PYNCCL = "PyNcclCommunicator"
-_SYMMETRIC_MEMORY = (
-    "_fused_all_gather_matmul",
-    "_fused_matmul_reduce_scatter",
-    "_fused_all_gather_scaled_matmul",
-    "_fused_scaled_matmul_reduce_scatter",
-    "_low_contention_all_gather",
-    "_low_contention_reduce_scatter",
-)
 ADAPTERS = (
-    # How vLLM and SGLang call NCCL by ctypes, with communicators of their own.
-    Adapter(
-        "pynccl",
-        modules=(
-            "vllm.distributed.device_communicators.pynccl",
-            "sglang.srt.distributed.device_communicators.pynccl",
-        ),
-        rows=(
-            *_calls("all_reduce all_gather all_gatherv reduce_scatter reduce_scatterv", _PYNCCL),
-            *_calls("broadcast reduce", _PYNCCL),
-            LibraryCall("send", "send", _PYNCCL, peer="dst"),
-            LibraryCall("recv", "recv", _PYNCCL, peer="src"),
-        ),
-    ),
+    _pynccl("all_reduce all_gather all_gatherv reduce_scatter reduce_scatterv broadcast reduce"),
+    _pynccl("send", peer="dst"),
+    _pynccl("recv", peer="src"),
     # Dispatch and combine of experts' tokens, by NVLink and RDMA.
-    Adapter(
+    LibraryCalls(
         "deep_ep",
-        modules=("deep_ep", "deep_ep.buffer"),
-        rows=(
-            *_calls("dispatch combine internode_dispatch internode_combine", "Buffer"),
-            *_calls("low_latency_dispatch low_latency_combine", "Buffer"),
-        ),
+        ("deep_ep", "deep_ep.buffer"),
+        "dispatch combine internode_dispatch internode_combine low_latency_dispatch "
+        "low_latency_combine",
+        owner="Buffer",
     ),
     # Functions of torch that communicate by loads and stores between devices. Operators called as
     # torch.ops.symm_mem pass no function of Python, and are not seen.
-    Adapter(
+    LibraryCalls(
         "symmetric_memory",
-        modules=("torch.distributed._symmetric_memory",),
-        rows=(
-            *(LibraryCall(n, n.lstrip("_"), group="group_name") for n in _SYMMETRIC_MEMORY),
-            LibraryCall("rendezvous", "rendezvous"),
-        ),
+        ("torch.distributed._symmetric_memory",),
+        "_fused_all_gather_matmul _fused_matmul_reduce_scatter _fused_all_gather_scaled_matmul "
+        "_fused_scaled_matmul_reduce_scatter _low_contention_all_gather "
+        "_low_contention_reduce_scatter",
+        group="group_name",
     ),
+    LibraryCalls("symmetric_memory", ("torch.distributed._symmetric_memory",), "rendezvous"),
     # nvshmem4py: collectives of a team, called on the host. A team is no process group: what its
     # members call is recorded, and not compared.
-    Adapter(
+    LibraryCalls(
         "nvshmem",
-        modules=("nvshmem.core",),
-        rows=(
-            *_calls("barrier sync reduce reducescatter fcollect alltoall", group="process_group"),
-            *_calls("broadcast put get put_signal signal_wait", group="process_group"),
-        ),
+        ("nvshmem.core",),
+        "barrier sync reduce reducescatter fcollect alltoall broadcast put get put_signal "
+        "signal_wait",
+        group="process_group",
     ),
 )
 
@@ -119,30 +94,30 @@ def install(capture: Capture) -> None:
             capture.when_imported(module, arrived)
 
 
-def _patch(capture: Capture, adapter: Adapter, module: ModuleType) -> None:
-    names = set(capture.engine.names(PART))
-    for row in adapter.rows:
-        make = functools.partial(_wrapper, capture, adapter.library, row)
-        owner = module.__dict__.get(row.owner or row.name)
+def _patch(capture: Capture, row: LibraryCalls, module: ModuleType) -> None:
+    known = set(capture.engine.names(PART))
+    for name in row.names.split():
+        make = functools.partial(_wrapper, capture, row, name.lstrip("_"))
+        owner = module.__dict__.get(row.owner or name)
         if row.owner is None:
             if callable(owner) and not hasattr(owner, "_disttrace"):
-                capture.engine.value(PART, module, row.name, make(owner))
-        elif isinstance(owner, type) and f"{owner.__name__}.{row.name}" not in names:
-            capture.engine.attribute(PART, owner, row.name, make)
+                capture.engine.value(PART, module, name, make(owner))
+        elif isinstance(owner, type) and f"{owner.__name__}.{name}" not in known:
+            capture.engine.attribute(PART, owner, name, make)
 
 
 _within = local()
 """``calls``: of the thread that are recorded now: what a library's call calls in turn is part."""
 
 
-def _wrapper(capture: Capture, library: str, row: LibraryCall, original: Function) -> Function:
+def _wrapper(capture: Capture, row: LibraryCalls, op: str, original: Function) -> Function:
     signature = inspect.signature(original)
     guard = capture.guard
 
     def recorded(*args: Any, **kwargs: Any) -> Any:
         if getattr(_within, "calls", 0):
             return original(*args, **kwargs)
-        begun = guard(PART, _begin, capture, library, row, signature, args, kwargs)
+        begun = guard(PART, _begin, capture, row, op, signature, args, kwargs)
         _within.calls = 1
         try:
             result = original(*args, **kwargs)
@@ -162,8 +137,8 @@ def _wrapper(capture: Capture, library: str, row: LibraryCall, original: Functio
 
 def _begin(
     capture: Capture,
-    library: str,
-    row: LibraryCall,
+    row: LibraryCalls,
+    op: str,
     signature: inspect.Signature,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -181,9 +156,9 @@ def _begin(
         group = c10d._resolve_process_group(group)
     peers = None if row.peer is None else [int(given[row.peer])]
     device = _device(given)
-    declared = Declared(f"{library}.{row.op}", group, peers, {})
+    declared = Declared(f"{row.library}.{op}", group, peers, {})
     entry = None if group is None else capture.groups.passed(group)
-    operation = declared.begin(capture, sys._getframe(3), entry, backend=library, device=device)
+    operation = declared.begin(capture, sys._getframe(3), entry, backend=row.library, device=device)
     return operation, given.get("stream"), device
 
 
