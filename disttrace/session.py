@@ -37,7 +37,8 @@ from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.heartbeat import COMPARE_NS, IN_MEMORY, InStep, Live, Periodic, Syncing
 from disttrace.lifecycle.last_word import ExitSummary
 from disttrace.lifecycle.voice import Voice
-from disttrace.recording import choice, forks
+from disttrace.recording import forks
+from disttrace.recording.core import choose
 from disttrace.recording.interning import LOCK
 from disttrace.recording.recorder import Recorder
 from disttrace.waiting import ImportHook, hooks
@@ -70,7 +71,7 @@ class Session:
             opening=self._opening,
             on_failure=self._journal_failed,
             on_loss=self._segment_lost,
-            core=choice.choose(config.core)[0],
+            core=choose(config.core)[0],
         )
         self.capture = Capture(self.recorder, reporter, stack_depth=config.stack_depth)
         self.capture.on_identity = self._identified

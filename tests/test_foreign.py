@@ -20,7 +20,7 @@ SOURCES = ROOT / "disttrace"
 OTHERS = (
     *("foreign.py", "cli.py", "commands", "testing", "config.py", "api.py"),
     *("startup.py", "project.py", "journal/compiled.py", "journal/proc.py"),
-    *("recording/choice.py", "lifecycle/detached.py"),
+    "lifecycle/detached.py",
 )
 TEXTS = frozenset({"str", "repr", "format", "ascii", "print", "hash", "vars", "dir"})
 ASKING = frozenset({"isinstance", "getattr", "setattr", "hasattr", "delattr"})

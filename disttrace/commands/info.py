@@ -49,7 +49,7 @@ def collect() -> dict[str, Any]:
     from disttrace.journal.segment import filesystem, mechanism
     from disttrace.lifecycle import detached
     from disttrace.lifecycle.meeting import own_folder
-    from disttrace.recording import choice
+    from disttrace.recording.core import choose
 
     config, complaints = resolve({}, os.environ, project.read())
     try:
@@ -58,7 +58,7 @@ def collect() -> dict[str, Any]:
         enabled = False
         complaints.insert(0, str(error))
     kind, reason = mechanism(config.dir)
-    name, why = choice.choose(config.core)
+    name, why = choose(config.core)
     return {
         "disttrace": {"version": __version__, "folder": os.path.dirname(disttrace.__file__)},
         "python": {"version": platform.python_version(), "executable": sys.executable},
@@ -88,7 +88,7 @@ def _unlike(config: Config, core: str, folder: str | None) -> str | None:
     """Why ranks of a host do not compare what they call; None: they do."""
     from disttrace.journal.segment import MAPPED, mechanism
     from disttrace.lifecycle import detached
-    from disttrace.recording.choice import PLAIN
+    from disttrace.recording.core import PLAIN
 
     if not config.heartbeat:
         return "DISTTRACE_HEARTBEAT is off"

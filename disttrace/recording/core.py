@@ -15,9 +15,30 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace import foreign
+from disttrace.journal import compiled
 from disttrace.journal import format as fmt
-from disttrace.recording.choice import NATIVE, PLAIN, native
 from disttrace.recording.operation import CallRecord, Counter, Operation, Threads, ThreadState
+
+NATIVE, PLAIN = "c", "python"
+NAMES = (NATIVE, PLAIN)
+
+
+def native() -> Any:
+    """The module of the native core. Raises ImportError where there is none that fits."""
+    return compiled.load("recording._fast")
+
+
+def choose(name: str | None) -> tuple[str, str]:
+    """Which core a process gets that asks for ``name`` (None: the faster), and why."""
+    if name == PLAIN:
+        return PLAIN, "asked for"
+    try:
+        native()
+    except foreign.ours(ModuleNotFoundError):
+        return PLAIN, "the native one was not built"
+    except foreign.ours(ImportError) as error:
+        return PLAIN, f"it cannot be loaded: {foreign.text_of(error)}"
+    return NATIVE, "asked for" if name == NATIVE else "built"
 
 
 def take_out(table: dict[int, Operation], key: int, operation: Operation) -> bool:

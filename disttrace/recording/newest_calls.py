@@ -28,8 +28,7 @@ from disttrace.journal.originals import patient
 from disttrace.journal.own_file import allow
 from disttrace.journal.segment import MAPPED, Guard, guarded, mechanism, shared
 from disttrace.recording import shown
-from disttrace.recording.choice import PLAIN
-from disttrace.recording.core import PlainCore
+from disttrace.recording.core import PLAIN, PlainCore
 
 _CALLERS = 3
 _SIZE = shown.PAGE + shown.STREAMS * shown.STREAM_BYTES

@@ -21,7 +21,6 @@ from disttrace.journal.originals import RLock, get_ident, get_native_id, patient
 from disttrace.journal.segment import SegmentFull, SegmentLost
 from disttrace.journal.writer import JournalWriter
 from disttrace.recording import core as cores
-from disttrace.recording.choice import PLAIN
 from disttrace.recording.interning import LOCK, InternTable
 from disttrace.recording.newest_calls import Courses
 from disttrace.recording.operation import Operation
@@ -48,7 +47,7 @@ class Recorder(InternTable):
         opening: Callable[[], Sequence[Mapping[str, Any]]],
         on_failure: Callable[[BaseException], None],
         on_loss: Callable[[str], None] = lambda why: None,
-        core: str = PLAIN,
+        core: str = cores.PLAIN,
     ) -> None:
         super().__init__()
         self.off = False

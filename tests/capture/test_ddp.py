@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from disttrace.capture.native import hooks
-from disttrace.recording.choice import NAMES
+from disttrace.recording.core import NAMES
 from support.preloaded import GLOO, launched, preloaded, recorded
 from support.raw import RawJournal, read_journals
 

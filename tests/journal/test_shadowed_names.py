@@ -41,8 +41,8 @@ if core:
     import disttrace
     disttrace.install(dir=folder, core=core)
     from disttrace.journal import encoding, own_file
-    from disttrace.recording import choice
-    choice.choose("c")
+    from disttrace.recording import core as cores
+    cores.choose("c")
     assert encoding.encode({"a": [1, None]}) == b'{"a":[1,null]}'
     assert own_file.allow(0) > 0
 print(all(sys.modules.get(each) is module for each, module in standing.items()))

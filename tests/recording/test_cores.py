@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from disttrace.journal.writer import JournalWriter
-from disttrace.recording import choice
+from disttrace.recording import core as cores
 from disttrace.recording.core import take_out
 from disttrace.recording.recorder import Recorder
 from support.cores import EACH_CORE
@@ -77,21 +77,21 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.skipif(choice.choose(None)[0] == choice.PLAIN, reason="the core was not built")
+@pytest.mark.skipif(cores.choose(None)[0] == cores.PLAIN, reason="the core was not built")
 @pytest.mark.parametrize("where", ["cpu", "device"])
 def test_both_write_the_same_records(tmp_path: Path, where: str) -> None:
     """On a clock that ticks at each reading; of devices the native core leaves Python the rest."""
     written: dict[str, list[bytes]] = {}
-    for name in choice.NAMES:
+    for name in cores.NAMES:
         folder = tmp_path / name
         preloaded("-c", PROGRAM, str(folder), name, where).check()
         (segment,) = folder.glob("*.ops.jsonl")
         written[name] = segment.read_bytes().split(b"\n")[1:]  # the first says which process
-    assert len(written[choice.PLAIN]) > 120
-    assert written[choice.NATIVE] == written[choice.PLAIN]
-    asked = [line for line in written[choice.PLAIN] if b'"o":1' in line]
+    assert len(written[cores.PLAIN]) > 120
+    assert written[cores.NATIVE] == written[cores.PLAIN]
+    asked = [line for line in written[cores.PLAIN] if b'"o":1' in line]
     assert (len(asked) > 40) is (where == "device")
-    added = [json.loads(line)["a"] for line in written[choice.PLAIN] if b'"a":{' in line]
+    added = [json.loads(line)["a"] for line in written[cores.PLAIN] if b'"a":{' in line]
     assert len(added) > 100
     assert added[-3]["shapes"] == [[99]]
     assert added[-2]["splits"] == [[99, 0], [0, 99]]
@@ -136,7 +136,7 @@ def test_several_threads_fill_one_journal(tmp_path: Path, core: str) -> None:
 def test_a_window_that_others_fill_at_once_is_no_failure(tmp_path: Path) -> None:
     """The moment between a new window and the line that needs it, taken by another thread."""
     failures: list[BaseException] = []
-    made = recorder(tmp_path, choice.PLAIN, failures)
+    made = recorder(tmp_path, cores.PLAIN, failures)
     call, _ = made.call("store.set", synchronous=True, counter=None, kind="store")
     made.open()
     filling = b"x" * 1000
@@ -189,10 +189,10 @@ def test_definitions_stay_within_the_bound(tmp_path: Path, core: str) -> None:
     assert {b["s"] for b in begins} <= journal.calls().keys()
 
 
-@pytest.mark.skipif(choice.choose(None)[0] == choice.PLAIN, reason="the core was not built")
+@pytest.mark.skipif(cores.choose(None)[0] == cores.PLAIN, reason="the core was not built")
 def test_the_native_core_refuses_what_is_no_event_of_an_operation(tmp_path: Path) -> None:
     """Instead of reading another object's memory as an operation's."""
-    made = recorder(tmp_path, choice.NATIVE, [])
+    made = recorder(tmp_path, cores.NATIVE, [])
     core: Any = made.core
     call, _ = made.call("store.set", synchronous=True, counter=None, kind="store")
     operation = made.begin(made.threads.state, call)
@@ -259,6 +259,6 @@ def test_of_two_threads_that_take_an_operation_out_one_finds_it() -> None:
 def test_a_core_of_another_source_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was compiled before an update stays beside it in an editable install."""
     monkeypatch.setitem(sys.modules, "disttrace.recording._fast", types.ModuleType("_fast"))
-    core, why = choice.choose(None)
-    assert core == choice.PLAIN
+    core, why = cores.choose(None)
+    assert core == cores.PLAIN
     assert "another source" in why

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from disttrace.recording import choice
 from disttrace.recording import core as cores
 from support.cores import EACH_CORE
 from support.preloaded import to_its_end
@@ -37,17 +36,17 @@ held.wait()
 
 IMPORTED_ANEW = """
 import ctypes, sys
-from disttrace.recording import choice
+from disttrace.recording import core as cores
 def index():
     ask = getattr(ctypes.pythonapi, "_PyEval_RequestCodeExtraIndex", None)
     ask = ask or ctypes.pythonapi.PyUnstable_Eval_RequestCodeExtraIndex
     ask.restype = ctypes.c_ssize_t
     return ask(None)
-choice.native()
+cores.native()
 before = index()
 for _ in range(300):
     del sys.modules["disttrace.recording._fast"]
-    choice.native()
+    cores.native()
 print(index() - before)
 """
 
@@ -101,7 +100,7 @@ def test_a_begin_that_was_not_put_is_not_in_flight(core: str) -> None:
     assert made.in_flight() == []
 
 
-@pytest.mark.skipif(choice.choose(None)[0] == choice.PLAIN, reason="the core was not built")
+@pytest.mark.skipif(cores.choose(None)[0] == cores.PLAIN, reason="the core was not built")
 def test_a_module_imported_anew_takes_no_further_index() -> None:
     """An interpreter has 255 for its code objects, and torch's compiler needs one."""
     assert to_its_end("-c", IMPORTED_ANEW).check().stdout == "1\n"

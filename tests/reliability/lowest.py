@@ -31,7 +31,7 @@ SLICE = (
     "tests/viewer/views/test_jsonl.py", "tests/viewer/otlp/test_parts.py",
     "tests/viewer/otlp/test_sending.py", "tests/test_failure.py",
 )  # fmt: skip
-CORE = "from disttrace.recording.choice import choose; name, why = choose(None); print(name, why); "
+CORE = "from disttrace.recording.core import choose; name, why = choose(None); print(name, why); "
 ASSERT_NATIVE = "assert name == 'c', why"
 ASSERT_PURE = "assert name == 'python', why"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disttrace.recording import choice
+from disttrace.recording import core as cores
 
 REASON = "nothing was compiled here: no companion, no mapped journal, no stack without the GIL"
 
@@ -33,7 +33,7 @@ _OF_C = (
 
 def is_missing() -> bool:
     """Whether nothing was compiled here; all of it is, or nothing (`hatch_build.py`)."""
-    return choice.choose(None)[0] == choice.PLAIN
+    return cores.choose(None)[0] == cores.PLAIN
 
 
 def needs_it(name: str) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 
 from disttrace.foreign import HOME, code_of, is_our_code, ours
 from disttrace.journal.code_files import is_program
-from disttrace.recording.choice import PLAIN
+from disttrace.recording.core import PLAIN
 from disttrace.recording.interning import Made
 from disttrace.recording.operation import CallRecord
 from disttrace.recording.recorder import Recorder

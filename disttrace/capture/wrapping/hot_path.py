@@ -28,7 +28,7 @@ from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Begin, Function, Kwargs, Part, wrap
 from disttrace.foreign import ours
 from disttrace.patching import rename
-from disttrace.recording.choice import PLAIN
+from disttrace.recording.core import PLAIN
 from disttrace.recording.operation import WAITED, Operation, ThreadState, size
 
 # What ``arguments.read`` reads of torch's options objects (``asyncOp`` from torch 2.6 on).
