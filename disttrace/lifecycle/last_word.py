@@ -12,8 +12,8 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import re
 import select
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -177,7 +177,7 @@ class ExitSummary:
             os.stat(folder)
             count = max(1, self._roll.count(self._identity))  # of this host: nothing is listed
             shown = os.path.relpath(folder)
-            shown = _quoted(errors.plain(folder if shown.startswith("..") else shown))
+            shown = shlex.quote(errors.plain(folder if shown.startswith("..") else shown))
             noun = "journal" if count == 1 else "journals"
             errors.tell(
                 f"disttrace: {count} {noun} in {shown}; what happened: disttrace view {shown}; "
@@ -186,10 +186,3 @@ class ExitSummary:
             )
         except foreign.ours(Exception):
             pass  # the folder is gone
-
-
-def _quoted(path: str) -> str:
-    """As a shell takes it for one word (``shlex`` is one of the program's own modules, perhaps)."""
-    if re.fullmatch(r"[\w@%+=:,./-]+", path, re.ASCII):
-        return path
-    return "'" + path.replace("'", "'\"'\"'") + "'"

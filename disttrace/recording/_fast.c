@@ -1,4 +1,4 @@
-/* The native core: what core.py's PlainCore and capture/hot_path/plain.py do, for every call.
+/* The native core: what core.py's PlainCore and capture/wrapping/hot_path.py do, for every call.
 
 It finds what is called and from where, writes the records of begin, issue, wait and end into the
 journal's window, and calls torch's original. Whatever is rare (a call not seen before, an
@@ -1158,7 +1158,7 @@ static PyMethodDef core_methods[] = {
 typedef struct {
     Wrapper of;
     vectorcallfunc vectorcall;
-    PyObject *part;         /* what is rare, in Python (see capture/hot_path/plain.py) */
+    PyObject *part;         /* what is rare, in Python (see capture/wrapping/hot_path.py) */
     PyObject *begin;        /* of a call that was not seen before; None: this is a wait */
     PyObject *numbers;      /* {id(object): number of a group or store} */
     PyObject *asynchronous; /* says of a frame whether its call waits; None: the options say it */
