@@ -130,8 +130,11 @@ class RunningRanks:
         passed = now - self._looked_s
         if passed < 0.2:
             return
-        cpu = sum(map(_cpu_s, self.running))
-        busy = cpu - self._cpu > _ASLEEP * passed or any(map(_wants_cpu, self.running))
+        seen = [one for one in map(proc.known, self.running) if one is not None]
+        cpu = sum(one.cpu_ticks for one in seen) / _TICK
+        # Those whose main thread would run, if the machine had a CPU for it, or waits for a disk.
+        wanting = [one for one in seen if one.state in ("R", "D")]
+        busy = cpu - self._cpu > _ASLEEP * passed or bool(wanting)
         self.idle_s = 0.0 if busy else self.idle_s + passed
         self._cpu, self._looked_s = cpu, now
 
@@ -164,18 +167,6 @@ class RunningRanks:
         for pid in self.pids:  # what a rank left running
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
-
-
-def _wants_cpu(pid: int) -> bool:
-    """Whether its main thread would run, if the machine had a CPU for it, or waits for a disk."""
-    found = proc.known(pid)
-    return found is not None and found.state in ("R", "D")
-
-
-def _cpu_s(pid: int) -> float:
-    """What a process has computed."""
-    found = proc.known(pid)
-    return 0.0 if found is None else found.cpu_ticks / _TICK
 
 
 _SLOW = ("straggler", "late_sender")
