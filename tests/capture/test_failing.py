@@ -51,7 +51,7 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("capture.instrumentation.functions:_plain", frozenset({"composed operations"})),
     ("capture.instrumentation.subclasses:subclasses", frozenset({"Python subclasses"})),
     ("patching:Engine.attribute", frozenset({"collectives and messages"})),
-    ("patching:Engine.addition", frozenset({"Python subclasses"})),
+    ("capture.instrumentation.subclasses:_hook", frozenset({"Python subclasses"})),
 )
 
 
