@@ -35,8 +35,8 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/commands": 1_100,
     "viewer/disttrace_viewer/companion": 6_950,
     "viewer/disttrace_viewer/diagnosis": 1_950,
-    "viewer/disttrace_viewer/evidence": 3_330,
-    "viewer/disttrace_viewer/findings": 7_110,
+    "viewer/disttrace_viewer/evidence": 3_070,
+    "viewer/disttrace_viewer/findings": 6_760,
     "viewer/disttrace_viewer/load": 6_830,
     "viewer/disttrace_viewer/merge": 2_550,
     "viewer/disttrace_viewer/otlp": 1_700,
@@ -44,7 +44,7 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/states": 1_900,
     "viewer/disttrace_viewer/trace": 1_290,
     "viewer/disttrace_viewer/views": 5_050,
-    "viewer/disttrace_viewer/wording": 900,
+    "viewer/disttrace_viewer/wording": 880,
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 67,000 in all."""
