@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import resource
 import sys
 import tempfile
@@ -88,9 +87,7 @@ class Hosts:
             form = summary.packed if words[0] == "summary" else packed
             return form(local, living)
         finally:
-            judge.close()
-            for end in (judge.peers._ear, judge.peers._mouth):  # of one that goes on they stay
-                os.close(end)
+            judge.peers.close()
 
 
 def measured(hosts: int, rounds: int, fault: str, parted: int = 0) -> str:
@@ -112,7 +109,7 @@ def measured(hosts: int, rounds: int, fault: str, parted: int = 0) -> str:
             began = time.process_time()
             found = judge.verdict()
             least = min(least, time.process_time() - began - job.others_s)
-            judge.close()
+            judge.peers.close()
     first = next(iter(found["lines"]), "nothing")
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     return f"| {hosts:,} | {job.bytes / 1e3:,.0f} kB | {least:.2f} | {most} MB | {first} |"

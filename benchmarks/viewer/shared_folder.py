@@ -112,7 +112,7 @@ def main() -> None:
             found = judge.verdict()
             seconds = time.process_time() - began
             print(f"{what}: {opened}, {seconds:.2f} CPU s, {found['lines'][:1]}")
-        judge.close()
+        judge.peers.close()
 
 
 if __name__ == "__main__":

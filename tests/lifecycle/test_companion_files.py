@@ -221,5 +221,5 @@ def test_a_host_that_none_answers_prints_what_it_knows(folder: Path) -> None:
     assert told["voices"]
     assert "nothing is known of ranks 2-5: no store of the job leads to them" in told["lines"]
     assert told["lines"][-1].endswith(f"disttrace diagnose {folder}")
-    judge.close()
+    judge.peers.close()
     assert not list(folder.rglob("*.lead"))

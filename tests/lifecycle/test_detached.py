@@ -24,7 +24,7 @@ from disttrace.journal.format import definitions_name
 from disttrace.lifecycle import companion, detached
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.detached import Adopter
-from disttrace_viewer.companion.service import CompanionLog, JournalRegistry, serve
+from disttrace_viewer.companion.service import CompanionLog, DutyThread, JournalRegistry, serve
 from support.processes import (
     ROOT,
     Outcome,
@@ -377,12 +377,13 @@ def test_the_companion_does_not_stay_as_a_child_of_whom_it_watches(tmp_path: Pat
     path.write_text(f"{os.getppid()} {proc.mark(proc.stat(os.getppid()))} {base}\n")
     followed: list[str] = []
     duty = SimpleNamespace(
-        follow=followed.append, turn=lambda: None, ended=followed.append,
+        follow=followed.append, turn=lambda: None, ended=followed.append, pause_s=0.1,
         inherit=followed.append, finish=lambda: followed.append("finished"),
     )  # fmt: skip
     with path.open("r+b") as registry, (tmp_path / "log").open("w+b") as log:
         own = JournalRegistry(str(path), registry.fileno())
-        serve([cast(Any, duty)], own, CompanionLog(log.fileno()))
+        log_of = CompanionLog(log.fileno())
+        serve([DutyThread(lambda: cast(Any, duty), log_of)], own, log_of)
     assert followed == [base, "finished"]
     assert (tmp_path / "log").read_text().startswith("no companion: ")
 

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 from torch.distributed import TCPStore
 
 from disttrace_viewer.companion import endpoint, protocol
-from disttrace_viewer.companion.endpoint import ALONE, CLIENT, SERVER, Endpoint, PeerReply
+from disttrace_viewer.companion.endpoint import (
+    ALONE,
+    CLIENT,
+    SERVER,
+    Endpoint,
+    PeerReply,
+    Stream,
+    greet,
+)
 from disttrace_viewer.companion.peers import KNOWS_S, Peers
 from disttrace_viewer.companion.protocol import (
-    Conversation,
     Garbled,
     Message,
-    from_bytes,
     is_here,
+    message_of,
     to_bytes,
     to_listen_at,
 )
+from reliability.hosts_in_virtual_time import Between, Clock, Ends, Wire
 from support.processes import wait_until
 
 Join = Callable[..., Peers]
+CALLED: list[str] = []
+"""Those that a client has called."""
 BOTH = pytest.mark.parametrize("store", [True, False], ids=["libuv", "plain"], indirect=True)
 
 
@@ -43,6 +55,7 @@ def store(request: pytest.FixtureRequest) -> TCPStore:
 def join(store: TCPStore) -> Iterator[Join]:
     """Companions that answer in threads of their own until the test is over."""
     over = threading.Event()
+    CALLED.clear()
     threads: list[threading.Thread] = []
     all_of: list[Peers] = []
 
@@ -50,14 +63,14 @@ def join(store: TCPStore) -> Iterator[Join]:
         def answered(words: Sequence[str]) -> bytes:
             return " ".join([name, *words]).encode()
 
-        one = Peers(name, answered)
+        one = Peers(name, answered, called=lambda: CALLED.append(name))
         all_of.append(one)
         assert one.join([("127.0.0.1", store.port)], order)
         wait_until(lambda: one.role in (SERVER, CLIENT), 10)
 
         def run() -> None:
             while not over.wait(0.02):
-                one.poll()
+                one.attend(0.02)
 
         if answers:
             threads.append(threading.Thread(target=run))
@@ -120,11 +133,13 @@ def test_a_client_calls_and_prints_where_the_server_cannot(store: TCPStore, join
     assert second.speaks() is third.speaks() is None
     time.sleep(KNOWS_S)  # till it is long ago that the server requested anything
     second.call()
-    wait_until(first.is_called, 10)
-    assert first.hand_over(b"said by b")
+    wait_until(lambda: CALLED == ["a"], 10)
+    first.hand_over(b"said by b")
     wait_until(lambda: second.speaks() == b"said by b", 5)
     second.be_mute()
-    wait_until(lambda: (first.hand_over(b"said by c"), third.speaks() == b"said by c")[1], 5)
+    wait_until(lambda: CALLED == ["a", "a"], 5)
+    first.hand_over(b"said by c")
+    wait_until(lambda: third.speaks() == b"said by c", 5)
     assert second.speaks() is None
     first.hand_over(b"")
     wait_until(lambda: third.speaks() is None, 5)
@@ -135,12 +150,21 @@ def test_without_the_server_each_speaks_by_its_order(store: TCPStore, join: Join
     first, second = join("a", 1), join("b", 3)
     first.close()
     wait_until(lambda: second.role == SERVER, 10)
-    elsewhere = Endpoint("d", _Wire(), lambda *_: None, secret=None)
-    elsewhere.meet("job", (), (), 40)
+    in_virtual_time(is_alone)
+
+
+async def is_alone(wire: Wire) -> None:
+    elsewhere = Endpoint("d", lambda *_: None, secret=None, network=wire)
+    wire.network.begin(elsewhere.run("job", (), (), 40))
+    await asyncio.sleep(0.1)
     assert elsewhere.state == ALONE
     assert elsewhere.speaks() is None
-    elsewhere._transport.seconds += 2.1  # type: ignore[attr-defined]
+    await asyncio.sleep(2.1)
     assert elsewhere.speaks() == b""
+
+
+def in_virtual_time(work: Callable[[Wire], Coroutine[Any, Any, None]]) -> None:
+    Clock().finish(work(Wire(Between())))
 
 
 def leaves(port: int, serve: Callable[[], None]) -> threading.Thread:
@@ -179,7 +203,7 @@ def test_a_host_whose_processes_failed_goes_with_the_store() -> None:
 @pytest.fixture
 def pair(store: TCPStore, join: Join, monkeypatch: pytest.MonkeyPatch) -> tuple[Peers, int]:
     """A server with one client, and its port."""
-    monkeypatch.setattr(protocol, "GREETING_S", 0.5)
+    monkeypatch.setattr(endpoint, "GREETING_S", 0.5)
     first = join("a", 1)
     join("b", 3)
     wait_until(lambda: first.clients, 5)
@@ -264,11 +288,16 @@ class Stranger:
     """One that joined, as anybody may where there is no secret, and does as it likes then."""
 
     def __init__(self, port: int, job: str, secret: bytes | None = None) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), 2)
-        self.talk = Conversation(job, secret, listens=False, now=0.0)
-        while not self.talk.ready:
-            _, answer = self.talk.heard(self.socket.recv(1 << 16), 0.0)
-            self.socket.sendall(answer)
+        self.socket = asyncio.run(self._greeted(port, job, secret))
+
+    @staticmethod
+    async def _greeted(port: int, job: str, secret: bytes | None) -> socket.socket:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await greet(Stream(reader, writer, lambda *_: None), job, secret, listens=False)
+        own = writer.get_extra_info("socket").dup()
+        own.setblocking(True)
+        writer.transport.abort()
+        return own  # type: ignore[no-any-return]
 
     def say(self, kind: str, body: bytes = b"", **fields: object) -> bool:
         """Send a message; False where we have been let go."""
@@ -312,33 +341,6 @@ def test_a_wrong_name_is_refused(pair: tuple[Peers, int], store: TCPStore, name:
     assert first.clients == ["b"]
 
 
-class _Wire:
-    """A transport of which nothing comes out."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.closed: set[int] = set()
-
-    def now(self) -> float:
-        return self.seconds
-
-    def connect(self, _address: object) -> int:
-        raise AssertionError
-
-    def listen(self, _address: object) -> bool:
-        return True
-
-    def unlisten(self) -> None: ...
-
-    def send(self, _stream: int, _data: bytes) -> None: ...
-
-    def close(self, stream: int) -> None:
-        self.closed.add(stream)
-
-    def peer(self, stream: int) -> str:
-        return "honest" if stream == 0 else f"10.0.0.{stream % 3}"
-
-
 @pytest.mark.parametrize("most", [200_000, 100_000])
 def test_all_peers_together_hold_no_more_than_the_bound(
     monkeypatch: pytest.MonkeyPatch, most: int
@@ -347,37 +349,42 @@ def test_all_peers_together_hold_no_more_than_the_bound(
     Whole answers of all together are bounded too.
     """
     monkeypatch.setattr(endpoint, "MOST_BYTES", most)
-    wire = _Wire()
-    server = Endpoint("server", wire, lambda *_: None, secret=None)
-    server.meet("job", (), [("", 1)], 0)
-    assert server.state == SERVER
+    monkeypatch.setattr(endpoint, "MOST_GREETING", 100)
+    in_virtual_time(partial(many_answers, most))
+
+
+async def many_answers(most: int, wire: Wire) -> None:
+    server, between = Endpoint("server", lambda *_: None, secret=None, network=wire), wire.network
+    between.begin(server.run("job", (), [("0", 1)], 0))
+    await asyncio.sleep(0.1)
+    others = [Wire(between) for _ in range(4)]  # the last one is honest
     pieces = most == 200_000
-    streams = range(100 if pieces else 30)
-    for stream in streams:
-        _client(server, stream)
-    answers: list[PeerReply] = []
-    server.request(("states",), None, 8_000, 1.5, answers.extend)
-    for stream in streams[1:] if pieces else streams:
+    streams = [others[3], *(others[n % 3] for n in range(99 if pieces else 29))]
+    clients = [await client(one, number) for number, one in enumerate(streams)]
+    await asyncio.sleep(0.1)
+    assert len(server.clients) == len(clients)
+    answers = asyncio.ensure_future(server.request(("states",), None, 8_000, 1.5))
+    await asyncio.sleep(0.1)
+    for writer in clients[1:] if pieces else clients:
         part = struct.pack("!II", 1_000, 8_000) + b"x" * 7_000
         whole = to_bytes(Message("answer", {"n": 1}, b"x" * 8_000))
-        server.received(stream, part if pieces else whole)
+        writer.write(part if pieces else whole)
+        await asyncio.sleep(0.01)
         assert server.held <= most
     if pieces:
-        assert wire.closed
-        assert 0 not in wire.closed
-        server.received(0, to_bytes(Message("answer", {"n": 1}, b"heard")))
-    wire.seconds += 2
-    server.tick()
-    assert [len(answer.data) for answer in answers] == ([5] if pieces else [8_000] * 12)
+        assert any(writer.is_closing() for writer in clients)
+        assert not clients[0].is_closing()
+        clients[0].write(to_bytes(Message("answer", {"n": 1}, b"heard")))
+    sizes = [len(answer.data) for answer in await answers]
+    assert sizes == ([5] if pieces else [8_000] * 12)
 
 
-def _client(server: Endpoint, stream: int) -> Conversation:
-    server.accepted(stream)
-    talk = Conversation("job", None, listens=False, now=0.0)
-    _, hello = talk.heard(server._streams[stream].talk.greeting(), 0.0)
-    server.received(stream, hello)
-    server.received(stream, to_bytes(Message("join", {"id": f"c{stream}", "order": stream})))
-    return talk
+async def client(wire: Wire, number: int) -> asyncio.StreamWriter:
+    """One that has joined."""
+    reader, writer = await wire.connect(("0", 1))
+    await greet(Stream(reader, writer, lambda *_: None), "job", None, listens=False)
+    writer.write(to_bytes(Message("join", {"id": f"c{number}", "order": number})))
+    return writer
 
 
 def test_of_one_address_so_many(pair: tuple[Peers, int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,43 +403,51 @@ def test_of_one_address_so_many(pair: tuple[Peers, int], monkeypatch: pytest.Mon
 @pytest.mark.parametrize("theirs", [None, b"one", b"other"])
 def test_only_those_of_one_secret_speak(ours: bytes | None, theirs: bytes | None) -> None:
     """Nothing is said to one that has another one, or none."""
-    if ours != theirs:
-        with pytest.raises(Garbled):
-            greeted(ours, theirs)
-        return
-    _, listener = greeted(ours, theirs)
-    for number in range(3):
-        messages, _ = listener.heard(to_bytes(Message("beat", {"ms": number})), 0.0)
-        assert [message.fields for message in messages] == [{"ms": number}]
+
+    async def speaks(_: Wire) -> None:
+        caller, listener = await greeted(ours, theirs)
+        assert caller.ready is listener.ready is (ours == theirs)
+        if ours == theirs:
+            caller.write(Message("beat", {"ms": 7}))
+            assert (await listener.read("beat")).fields == {"ms": 7}
+
+    in_virtual_time(speaks)
 
 
-def greeted(ours: bytes | None, theirs: bytes | None) -> tuple[Conversation, Conversation]:
-    caller = Conversation("job", ours, listens=False, now=0.0)
-    listener = Conversation("job", theirs, listens=True, now=0.0)
-    _, hello = caller.heard(listener.greeting(), 0.0)
-    _, answer = listener.heard(hello, 0.0)
-    caller.heard(answer, 0.0)
-    assert caller.ready
-    assert listener.ready
+async def greeted(ours: bytes | None, theirs: bytes | None) -> tuple[Stream, Stream]:
+    ends = Ends.pair(*(Wire(Between()) for _ in range(2)))
+    caller, listener = (Stream(*end, lambda *_: None) for end in ends)
+    outcomes = await asyncio.gather(
+        greet(caller, "job", ours, listens=False),
+        greet(listener, "job", theirs, listens=True),
+        return_exceptions=True,
+    )
+    assert all(one is None or isinstance(one, endpoint.OVER) for one in outcomes)
     return caller, listener
 
 
-def test_a_message_in_pieces_has_a_time() -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_a_message_in_pieces_has_a_time(*, late: bool) -> None:
     """Whoever begins one has to end it."""
-    _, listener = greeted(None, None)
-    data = to_bytes(Message("beat", {"ms": 7}))
-    listener.heard(data[:5], 100.0)
-    assert not listener.overdue(105.0)
-    assert listener.overdue(100.1 + protocol.MESSAGE_S)
-    assert [one.kind for one in listener.heard(data[5:], 105.0)[0]] == ["beat"]
-    assert not listener.overdue(1e9)
+
+    async def in_pieces(_: Wire) -> None:
+        caller, listener = await greeted(None, None)
+        data = to_bytes(Message("beat", {"ms": 7}))
+        heard = asyncio.ensure_future(listener.read("beat"))
+        for seconds, part in ((1e6, data[:5]), (endpoint.MESSAGE_S - 1 + 2 * late, data[5:])):
+            await asyncio.sleep(seconds)
+            caller._writer.write(part)
+        with pytest.raises(EOFError) if late else nullcontext():
+            assert (await heard).kind == "beat"
+
+    in_virtual_time(in_pieces)
 
 
 @pytest.mark.parametrize("head", [b"[]", b"{}", b'{"is":1}', b"\xff", b'{"is":"x"', b"[" * 12_000])
 def test_a_head_of_anything_is_one_exception(head: bytes) -> None:
     """By which a conversation ends."""
     with pytest.raises(Garbled):
-        from_bytes(struct.pack("!II", len(head), 0) + head)
+        message_of(head)
 
 
 @pytest.mark.parametrize(

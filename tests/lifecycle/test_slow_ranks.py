@@ -6,10 +6,10 @@ import importlib.util
 import json
 import random
 import sys
-import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, call
@@ -19,7 +19,7 @@ import pytest
 
 from disttrace_viewer.companion import messages, slow
 from disttrace_viewer.companion.follower import Follower, Holds
-from disttrace_viewer.companion.service import Duty, Later
+from disttrace_viewer.companion.service import CompanionLog, Duty, DutyThread
 from disttrace_viewer.companion.slow import LiveFile, Slowness
 from disttrace_viewer.companion.slow_ranks import (
     AGAIN_S,
@@ -337,9 +337,9 @@ def test_what_hosts_tell_is_read_back_and_what_is_not_sound_is_nothing() -> None
     one = Block("ab12", 3, 7, 5, 8, 1000, {"cd34": Sums(8, 10, 20, 64)})
     told = messages.opened(messages.packed(slow.values([one], "node7")), slow.FORM)
     assert told is not None
-    assert (slow.read_back(told), told["host"]) == ([one], "node7")
+    assert (told["blocks"], told["host"]) == ([one], "node7")
     row = ["ab12", 3, 7, 5, 8, 1000, [["cd34", 8, 10, 20, 64]]]
-    assert slow.read_back(messages.opened(_told([row]), slow.FORM) or {}) == [one]
+    assert (messages.opened(_told([row]), slow.FORM) or {})["blocks"] == [one]
     for at, wrong in (
         (0, "x y"),
         (1, 99),
@@ -354,14 +354,14 @@ def test_what_hosts_tell_is_read_back_and_what_is_not_sound_is_nothing() -> None
 
 
 def _told(rows: list[Any]) -> bytes:
-    return messages.packed({"slow": slow.VERSION, "host": "", "blocks": rows})
+    return messages.packed({"host": "", "blocks": rows})
 
 
 def test_who_leads_tells_in_its_question_who_is_slow() -> None:
     one = slow_rank(7)
     assert slow.heard(slow.request_words([one])) == [Slow(7, "", 63, 0.1, 1000.0, "aa", 31.0)]
     assert all(len(word) <= 64 for word in slow.request_words([slow_rank(10**6, 0.123456)]))
-    assert not slow.heard(["slow", "slow 1 2 3 4 5 x!", "else"])
+    assert not slow.heard(["slow", '[1, 2, 3, 4, 5, "x!"]', "[1, 2, 3]"])
 
 
 def test_the_sentence_says_who_whom_how_much_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,24 +452,26 @@ def test_what_takes_too_much_is_skipped(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_it_begins_later_on_a_thread_of_its_own() -> None:
-    made = Mock(spec=Duty)
-    made.turn.side_effect = lambda: time.sleep(0.01)
-    one = Later(lambda: made, 0.2)
-    one.follow("a")
-    one.turn()
+    made = Mock(spec=Duty, pause_s=0.01)
+    log = Mock(spec=CompanionLog)
+    one = DutyThread(lambda: made, log, 0.2)
+    one.post(methodcaller("follow", "a"))
     assert made.mock_calls == []
     wait_until(lambda: made.turn.called)
-    one.ended("a")
+    one.post(methodcaller("ended", "a"))
     wait_until(lambda: made.ended.called)
+    one.over.set()
     one.finish()
     other = [one for one in made.mock_calls if one != call.turn()]
     assert other == [call.follow("a"), call.ended("a"), call.finish()]
+    assert not log.write.called
 
 
-def test_what_it_cannot_begin_is_told_by_its_turn() -> None:
-    one = Later(Mock(side_effect=OSError("no more files")), 0.0)
-    with pytest.raises(OSError, match="no more files"):
-        wait_until(lambda: one.turn())
+def test_what_it_cannot_begin_is_told_once() -> None:
+    log = Mock(spec=CompanionLog)
+    one = DutyThread(Mock(side_effect=OSError("no more files")), log)
+    wait_until(lambda: one.failed)
+    log.write.assert_called_once_with("a duty of the companion ended: OSError: no more files")
 
 
 def program(

@@ -70,8 +70,7 @@ def test_what_nobody_can_say_is_ended_as_well(told: Told, monkeypatch: pytest.Mo
     for at in (20.0, 24.0, 28.0, 32.0):
         assert not ended
         told.see(at, "ab")
-        told._saying = watch._Announcement(1, [], [], [])
-        told._ask_next()  # nobody is left to be asked
+        told._be_mute()  # nobody is left to be asked
     assert ended
 
 

@@ -7,13 +7,23 @@ every second; the server requests summaries and states, judges for a while, and 
 
 from __future__ import annotations
 
-import heapq
-import itertools
+import asyncio
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import selectors
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, cast
 
-from disttrace_viewer.companion import endpoint
+from disttrace_viewer.companion.endpoint import (
+    CLIENT,
+    MOST_STATES,
+    MOST_SUMMARY,
+    SEEKING,
+    SERVER,
+    Accepted,
+    Endpoint,
+    Network,
+)
 from disttrace_viewer.companion.peers import KNOWS_S, ROUND_S
 from disttrace_viewer.companion.protocol import Address, Message
 from disttrace_viewer.companion.verdict import MOST_HOSTS
@@ -43,189 +53,217 @@ class Voice:
     """Read for it."""
 
 
-@dataclass
-class World:
-    """The clock and the network."""
-
-    now_s: float = 0.0
-    parted: Callable[[int, int], bool] = lambda _a, _b: False
-    messages: int = 0
-    _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
-    _order: itertools.count[int] = field(default_factory=itertools.count)
-
-    def after(self, seconds: float, do: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (self.now_s + seconds, next(self._order), do))
-
-    def run(self, until_s: float) -> None:
-        while self._events and self._events[0][0] <= until_s:
-            self.now_s, _, do = heapq.heappop(self._events)
-            do()
-        self.now_s = until_s
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Wire:
-    """The transport of one host: streams end on another host's, or are lost on their way."""
+class Clock(asyncio.SelectorEventLoop):
+    """A loop that waits for nothing: its time goes on to whatever is due next."""
 
-    def __init__(self, world: World, hosts: list[Host], number: int) -> None:
-        self._world = world
-        self._hosts = hosts
-        self._number = number
-        self._streams: dict[int, tuple[int, int]] = {}
-        self._next = itertools.count(1)
-        self.ports: set[int] = set()
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        selector = selectors.SelectSelector()
+        selector.select = self._skip  # type: ignore[method-assign]
+        super().__init__(selector)
+
+    def _skip(self, timeout: float | None = None) -> list[Any]:
+        assert timeout is not None, "nothing will ever happen"
+        self.now_s += timeout
+        return []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it, and end what it leaves behind."""
+        try:
+            self.run_until_complete(work)
+        finally:
+            asyncio.runners._cancel_all_tasks(self)  # type: ignore[attr-defined]
+            self.close()
+
+
+class Ends:
+    """One end of a connection, as a stream's writer and transport: what is written comes out at the
+    other end a little later."""
+
+    def __init__(self, of: Wire, other: Wire) -> None:
+        self.of, self.there = of, other
+        self.other: Ends
+        self.reader, self.transport = asyncio.StreamReader(), self
+        self._is_over = False
+        of.ends.add(self)
+
+    @staticmethod
+    def pair(one: Wire, other: Wire) -> tuple[Streams, Streams]:
+        ours, theirs = Ends(one, other), Ends(other, one)
+        ours.other, theirs.other = theirs, ours
+        return (ours.reader, cast(Any, ours)), (theirs.reader, cast(Any, theirs))
+
+    def get_extra_info(self, name: str) -> Any:
+        return (str(self.there.number), 0) if name == "peername" else None
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self._is_over
+
+    def write(self, data: Any) -> None:
+        self.of.network.messages += self.of.lives
+        self._over(lambda: self.other.takes(data))
+
+    def takes(self, data: bytes) -> None:
+        if not self._is_over:
+            self.reader.feed_data(data)
+
+    def abort(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self.of.ends.discard(self)
+            self.reader.feed_eof()
+            self._over(self.other.abort)
+
+    def _over(self, do: Callable[[], object]) -> None:
+        def arrive() -> None:
+            if self.there.lives and not self.of.network.parted(self.of.number, self.there.number):
+                do()
+
+        if self.of.lives:
+            asyncio.get_running_loop().call_later(DELAY_S, arrive)
+
+
+class Between:
+    """The network between all hosts."""
+
+    def __init__(self) -> None:
+        self.wires: list[Wire] = []
+        self.messages = 0
+        self.parted: Callable[[int, int], bool] = lambda _one, _other: False
+        self._begun: set[asyncio.Future[Any]] = set()
+
+    def begin(self, work: Awaitable[Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+
+
+class Wire(Network):
+    """Of one host."""
+
+    def __init__(self, network: Between) -> None:
+        self.network, self.number, self.lives = network, len(network.wires), True
+        self.ports: dict[int, Accepted] = {}
+        self.ends: set[Ends] = set()
+        network.wires.append(self)
 
     def now(self) -> float:
-        return self._world.now_s
+        return asyncio.get_running_loop().time()
 
-    def connect(self, address: Address) -> int:
-        stream = next(self._next)
-        other = int(address[0])
-        there = self._hosts[other]
-        if not there.lives or self._world.parted(self._number, other):
-            return stream  # nothing answers
-        if address[1] not in there.wire.ports:
-            self._world.after(DELAY_S, lambda: self._told_closed(stream))
-            return stream
-        theirs = next(there.wire._next)
-        self._streams[stream] = (other, theirs)
-        there.wire._streams[theirs] = (self._number, stream)
-        self._over(stream, lambda there, theirs: there.station.accepted(theirs))
-        return stream
+    async def connect(self, address: Address) -> Streams:
+        await asyncio.sleep(DELAY_S)
+        there = self.network.wires[int(address[0])]
+        if not there.lives or self.network.parted(self.number, there.number):
+            await asyncio.sleep(3600)  # nothing answers
+        if address[1] not in there.ports:
+            raise ConnectionRefusedError
+        ours, theirs = Ends.pair(self, there)
+        self.network.begin(there.ports[address[1]](*theirs))
+        return ours
 
-    def listen(self, address: Address) -> bool:
-        self.ports.add(address[1])
-        return True
+    async def listen(self, address: Address, accepted: Accepted) -> Any:
+        self.ports[address[1]] = accepted
+        return self
 
-    def unlisten(self) -> None:
+    def close(self) -> None:
         self.ports.clear()
 
-    def send(self, stream: int, data: bytes) -> None:
-        self._world.messages += 1
-        self._over(stream, lambda there, theirs: there.station.received(theirs, data))
-
-    def close(self, stream: int) -> None:
-        self._over(stream, lambda there, theirs: there.wire._told_closed(theirs))
-        self._streams.pop(stream, None)
-
-    def peer(self, stream: int) -> str:
-        return str(self._streams.get(stream, (-1, 0))[0])
-
-    def _over(self, stream: int, do: Callable[[Host, int], None]) -> None:
-        other, theirs = self._streams.get(stream, (-1, 0))
-        if other < 0:
-            return
-        there = self._hosts[other]
-
-        def arrive() -> None:
-            if there.lives and not self._world.parted(self._number, other):
-                do(there, theirs)
-
-        self._world.after(DELAY_S, arrive)
-
-    def _told_closed(self, stream: int) -> None:
-        self._streams.pop(stream, None)
-        self._hosts[self._number].station.closed(stream)
+    def dies(self) -> None:
+        """As its kernel does it."""
+        self.ports.clear()
+        for one in [*self.ends]:
+            one.abort()
+        self.lives = False
 
 
 class Host:
     """A companion: what it does of a verdict is here in a few lines, the rest is its station."""
 
-    def __init__(self, world: World, hosts: list[Host], number: int, voices: list[Voice]) -> None:
-        self.number = number
-        self.lives = True
-        self.answers = True
+    def __init__(self, network: Between, voices: list[Voice]) -> None:
         self.floods = False
-        self.wire = Wire(world, hosts, number)
-        self.station: endpoint.Endpoint = endpoint.Endpoint(
-            f"host {number}", self.wire, self._requested, secret=None, wanted=self._called
-        )
-        self.most_held = 0
-        self._world = world
-        self._hosts = hosts
+        self.wire = Wire(network)
+        self.number = self.wire.number
+        self.station: Endpoint = Endpoint(
+            f"host {self.number}", self._requested, secret=None, wanted=self._called,
+            network=self.wire,
+        )  # fmt: skip
+        self._hosts = network.wires
         self._voices = voices
         self._said: tuple[bool, int] | None = None
         self._busy = False
         self._waits_since = 0.0
 
-    def begin(self, after_s: float) -> None:
+    async def waits(self, after_s: float) -> None:
         """A process waits here since then."""
         self._waits_since = after_s
-        self._world.after(after_s + LIMIT_S / 2, self._meet)
-        self._world.after(after_s + LIMIT_S, self._look)
-
-    def _meet(self) -> None:
-        if self.lives:
+        await asyncio.sleep(after_s + LIMIT_S / 2)
+        if self.wire.lives:
             places = [("0", port) for port in PORTS]
             listen_at = places if self.number == 0 else ()
-            self.station.meet(JOB, places, listen_at, 2 * self.number)
-            self._tick()
+            self.wire.network.begin(self.station.run(JOB, places, listen_at, 2 * self.number))
+            self.wire.network.begin(self._flood())
+        await asyncio.sleep(LIMIT_S / 2)
+        while self.wire.lives:
+            self._look()
+            await asyncio.sleep(1.0)
 
-    def _tick(self) -> None:
-        if self.lives and self.station.state != endpoint.IDLE:
-            self.station.tick()
-            self.most_held = max(self.most_held, self.station.held)
-            if self.floods and self.station.state == endpoint.CLIENT:
-                self.station._send(self.station._server, Message("answer", {"n": 1}, bytes(60_000)))
-            self._world.after(TICK_S, self._tick)
+    async def _flood(self) -> None:
+        while self.floods:
+            if self.station._server is not None:
+                self.station._server.write(Message("answer", {"n": 1}, bytes(60_000)))
+            await asyncio.sleep(TICK_S)
 
     def _requested(self, number: int, words: tuple[str, ...]) -> None:
-        if self.answers and not self.floods:
-            size = SUMMARY_BYTES if words == ("summary",) else STATES_BYTES
-            self._world.after(0.05, lambda: self.station.answer(number, bytes(size)))
+        if not self.floods:
+            data = bytes(SUMMARY_BYTES if words == ("summary",) else STATES_BYTES)
+            asyncio.get_running_loop().call_later(0.05, self.station.answer, number, data)
 
     def _called(self) -> None:
-        if not self._busy:
-            self._verdict()
+        self.wire.network.begin(self._verdict())
 
     def _look(self) -> None:
-        if not self.lives:
-            return
-        if self.station.state == endpoint.SERVER:
-            self._verdict()
-        elif self.station.state != endpoint.SEEKING and self.station.speaks() is not None:
-            if self._world.now_s >= self._waits_since + PATIENCE_S:
+        now_s = self.wire.now()
+        if self.station.state == SERVER:
+            self._called()
+        elif self.station.state != SEEKING and self.station.speaks() is not None:
+            if now_s >= self._waits_since + PATIENCE_S:
                 self._say(1, 0, alone=True)
-        elif (
-            self.station.state == endpoint.CLIENT
-            and self._world.now_s - self.station.requested_at > KNOWS_S
-        ):
+        elif self.station.state == CLIENT and now_s - self.station.requested_at > KNOWS_S:
             self.station.call()
-        self._world.after(1.0, self._look)
 
-    def _verdict(self) -> None:
+    async def _verdict(self) -> None:
         if self._busy:
             return
         self._busy = True
-        if len(self.station.clients) <= MOST_HOSTS:
-            self._request_states(None, [])
-            return
-        self.station.request(("summary",), None, endpoint.MOST_SUMMARY, ROUND_S, self._summaries)
-
-    def _summaries(self, found: list[endpoint.PeerReply]) -> None:
-        wanted = {answer.sender for answer in found[-MOST_HOSTS:]}
-        rest = [answer for answer in found if answer.sender not in wanted]
-        took = SUMMARY_S * len(found)
-        self._world.after(took, lambda: self._request_states(wanted, rest))
-
-    def _request_states(self, wanted: set[str] | None, rest: list[endpoint.PeerReply]) -> None:
-        def done(found: list[endpoint.PeerReply]) -> None:
-            size = sum(len(answer.data) for answer in (*found, *rest))
-            known = 1 + len(found) + len(rest)
-            self._world.after(JUDGE_S, lambda: self._judged(known, size))
-
-        self.station.request(("states",), wanted, endpoint.MOST_STATES, ROUND_S, done)
-
-    def _judged(self, known: int, size: int) -> None:
+        station, rest, wanted = self.station, [], None
+        if len(station.clients) > MOST_HOSTS:
+            summaries = await station.request(("summary",), None, MOST_SUMMARY, ROUND_S)
+            wanted = {answer.sender for answer in summaries[-MOST_HOSTS:]}
+            rest = [answer for answer in summaries if answer.sender not in wanted]
+            await asyncio.sleep(SUMMARY_S * len(summaries))
+        found = await station.request(("states",), wanted, MOST_STATES, ROUND_S)
+        await asyncio.sleep(JUDGE_S)
         self._busy = False
-        late = self._world.now_s >= self._waits_since + PATIENCE_S
-        if self.lives and (late or known == len(self._hosts)):
+        known = 1 + len(found) + len(rest)
+        late = self.wire.now() >= self._waits_since + PATIENCE_S
+        if self.wire.lives and (late or known == len(self._hosts)):
+            size = sum(len(answer.data) for answer in (*found, *rest))
             self._say(known, size, alone=False)
 
     def _say(self, known: int, size: int, *, alone: bool) -> None:
         """A picture that was told is not told anew, nor one with less in it."""
         if self._said is None or known > self._said[1] or (self._said[0] and not alone):
             self._said = (alone, known)
-            self._voices.append(Voice(self.number, self._world.now_s, alone, known, size))
+            self._voices.append(Voice(self.number, self.wire.now(), alone, known, size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,50 +273,39 @@ class Outcome:
     hosts: int
     voices: tuple[Voice, ...]
     messages: int
-    most_held: int
-    """Bytes of messages that were not whole, at the server, at most."""
 
 
-CASES = (
-    "normal", "server dies", "server stops", "a tenth silent", "a tenth stops", "partition",
-    "one floods",
-)  # fmt: skip
+CASES = ("normal", "server dies", "server stops", "a tenth stops", "partition", "one floods")
 
 
 def stall(hosts: int, case: str, seed: int = 1, until_s: float = 40.0) -> Outcome:
     """All but one host begin to wait within a tenth of a second."""
     draw = random.Random(seed)
-    world, voices = World(), list[Voice]()
-    all_of: list[Host] = []
-    for number in range(hosts):
-        all_of.append(Host(world, all_of, number, voices))
-    for host in all_of:
-        host.begin(draw.random() / 10)
-    if case == "a tenth silent":
-        for host in draw.sample(all_of[1:], max(1, hosts // 10)):
-            host.answers = False
-    elif case == "a tenth stops":
-        for host in draw.sample(all_of[1:], max(1, hosts // 10)):
-            world.after(8.0, lambda host=host: setattr(host, "lives", False))  # type: ignore[misc]
-    elif case == "server stops":
-        world.after(8.0, lambda: setattr(all_of[0], "lives", False))
-    elif case == "server dies":
-
-        def dies() -> None:
-            for stream in [*all_of[0].wire._streams]:
-                all_of[0].wire.close(stream)  # as its kernel does
-            all_of[0].wire.ports.clear()
-            world.after(2 * DELAY_S, lambda: setattr(all_of[0], "lives", False))
-
-        world.after(8.0, dies)
-    elif case == "one floods":
+    network, voices = Between(), list[Voice]()
+    clock = Clock()
+    all_of = [Host(network, voices) for _ in range(hosts)]
+    if case == "one floods":
         all_of[-1].floods = True
     elif case == "partition":
         half = hosts // 2
 
         def parted(one: int, other: int) -> bool:
-            return 8.0 <= world.now_s < 25.0 and (one < half) != (other < half)
+            return 8.0 <= clock.now_s < 25.0 and (one < half) != (other < half)
 
-        world.parted = parted
-    world.run(until_s)
-    return Outcome(hosts, tuple(voices), world.messages, all_of[0].most_held)
+        network.parted = parted
+
+    async def job() -> None:
+        for host in all_of:
+            network.begin(host.waits(draw.random() / 10))
+        await asyncio.sleep(8.0)
+        if case == "a tenth stops":
+            for host in draw.sample(all_of[1:], max(1, hosts // 10)):
+                host.wire.lives = False
+        elif case == "server stops":
+            all_of[0].wire.lives = False
+        elif case == "server dies":
+            all_of[0].wire.dies()
+        await asyncio.sleep(until_s - 8.0)
+
+    clock.finish(job())
+    return Outcome(hosts, tuple(voices), network.messages)

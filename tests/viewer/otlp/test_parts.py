@@ -274,6 +274,6 @@ def test_how_long_an_exchange_took_is_known_with_its_last_member(tmp_path: Path)
     builder = Builder()
     for reader, _ in read:
         for operation in reader.begun():
-            builder.began(reader, operation)
-    found = [[builder.exchange_over(reader, one) for one in ended] for reader, ended in read]
+            builder.began(operation)
+    found = [[builder.exchange_over(one) for one in ended] for _, ended in read]
     assert found == [[None] * 4, [None, (4 * MS, "host"), (3 * MS, "device"), None]]

@@ -9,8 +9,6 @@ import pytest
 
 from disttrace_viewer.companion.export import Export
 from disttrace_viewer.companion.service import CompanionLog
-from disttrace_viewer.otlp.pipeline import Pipeline
-from disttrace_viewer.otlp.spans import Span
 from support.collector import SERVE, Collector
 from support.journals import MS
 from support.orders import order
@@ -37,31 +35,10 @@ def test_a_stall_is_an_event(
         export = Export(sends, log, owner=os.getuid())
         export.follow(waits.base.name)
         export.turn()
-        (number,) = (operation.number for _, operation, _ in export.pipeline.in_flight())
+        (number,) = (operation.number for operation, _ in export.pipeline.in_flight())
         export.stalled(SUMMARY, [[waits.process, number], ["another", 7]])
         export.finish()
     told = [span for span in collector.pending() if span.events]
     event = ("disttrace.stalled", {"disttrace.summary": SUMMARY})
     assert [span.events for span in told] == [(event,)]
     assert len({span.span for span in collector.pending()}) == 1 + sent
-
-
-def test_a_full_queue_holds_up_nobody(tmp_path: Path) -> None:
-    """A turn sends what there is room for and returns; all comes in the end, each once."""
-    (journal, group), _ = steps(tmp_path, 2, 20)
-    del group
-    sent: list[Span] = []
-    room = 3
-    pipeline = Pipeline(sent.append, pending_ns=1 << 62, full=lambda: len(sent) >= room)
-    pipeline.follow(str(tmp_path), journal.base.name)
-    pipeline.poll()
-    while room < 20:
-        pipeline.poll()
-        assert len(sent) == room
-        room += 3
-    room = 1 << 20
-    pipeline.finish()
-    operations = [one.context.span for one in sent if "disttrace.op" in one.attributes]
-    numbers = [one.attributes.get("disttrace.operation.id") for one in sent]
-    assert len(set(operations)) == len(operations)
-    assert len({one for one in numbers if one}) == journal.segments[0].read_bytes().count(b'{"b":')

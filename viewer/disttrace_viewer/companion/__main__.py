@@ -13,11 +13,17 @@ import socket
 import sys
 import uuid
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from disttrace_viewer.companion.service import CompanionLog, Duty, Order
-    from disttrace_viewer.companion.watch import Watch
+    from disttrace_viewer.companion.service import CompanionLog, Duty, DutyThread, Order
+    from disttrace_viewer.companion.watch import Tell, Watch
+
+
+BEGIN_S, SOON_S = 10.0, 1.0
+"""Hosts compare their calls from then on: where a stall had the companion started, whose first
+seconds are the verdict's, and where none had."""
 
 
 def main(argv: list[str]) -> int:
@@ -37,33 +43,24 @@ def main(argv: list[str]) -> int:
     log = service.CompanionLog(log_descriptor)
     order = service.Order(**wanted)
     registry = service.JournalRegistry(order.registry, descriptor)
-    duties: list[Duty] = []
-    tell = None
+    duties: list[service.DutyThread] = []
+    tell: Tell | None = None
     if order.exports:
-        try:
-            from disttrace_viewer.companion.export import Export
-
-            export = Export(order, log, owner=registry.owner)
-            duties.append(export)
-            tell = export.stalled
-        except ImportError as error:  # not there, or a part of it is not
-            log.write(
-                f"nothing is exported: {error.name} is missing; pip install 'disttrace[otlp]'"
-            )
-        except Exception as error:
-            _unexpected(error, log)
-            log.write(f"nothing is exported: {type(error).__name__}: {error}")
+        make = partial(_export, order, log, registry.owner)
+        exporting = service.DutyThread(make, log, what="nothing is exported")
+        duties.append(exporting)
+        tell = lambda *stall: exporting.post(methodcaller("stalled", *stall))  # noqa: E731
     if order.watches:
         from disttrace_viewer.companion.watch import Watch
 
         watch = Watch(order, log, tell)
-        duties.append(watch)
-        begin_s = service.SOON_S if order.quiet_since is None else service.BEGIN_S
-        duties.append(service.Later(lambda: _talk(order, watch), begin_s))
+        watching = service.DutyThread(lambda: watch, log)
+        begin_s = SOON_S if order.quiet_since is None else BEGIN_S
+        talking = service.DutyThread(lambda: _talk(order, watch, watching), log, begin_s)
+        duties += [watching, talking]
     try:
         service.serve(duties, registry, log)
     except Exception as error:
-        _unexpected(error, log)
         log.write(f"the companion of this job ended: {type(error).__name__}: {error}")
     _remove_if_empty(os.path.splitext(order.registry)[0] + ".log")
     from disttrace.lifecycle.meeting import own_folder
@@ -74,7 +71,17 @@ def main(argv: list[str]) -> int:
     os._exit(0)
 
 
-def _talk(order: Order, watch: Watch) -> Duty:
+def _export(order: Order, log: CompanionLog, owner: int) -> Duty:
+    from disttrace_viewer.load.problems import ViewerError
+
+    try:
+        from disttrace_viewer.companion.export import Export
+    except ImportError as error:  # not there, or a part of it is not
+        raise ViewerError(f"{error.name} is missing; pip install 'disttrace[otlp]'") from error
+    return Export(order, log, owner=owner)
+
+
+def _talk(order: Order, watch: Watch, watching: DutyThread) -> Duty:
     from disttrace_viewer.companion.comparison import ABOUT, Talk, newest_calls
     from disttrace_viewer.companion.peers import Peers
     from disttrace_viewer.companion.slow import LiveFile, Slowness
@@ -83,17 +90,13 @@ def _talk(order: Order, watch: Watch) -> Duty:
     slowness = None
     if order.slow:
         live = LiveFile(order.live, order.job, socket.gethostname(), lambda: watch.standing)
-        slowness = Slowness(live, order.slow, watch.tell)
+        slowness = Slowness(
+            live, order.slow, lambda *said: watching.post(methodcaller("tell", *said))
+        )
     calls = partial(newest_calls, command_of(order))
     meet = partial(Peers, uuid.uuid4().hex[:12], about=ABOUT)
-    return Talk(order.directory, slowness, calls, watch.suspect, meet)
-
-
-def _unexpected(error: Exception, log: CompanionLog) -> None:
-    if not isinstance(getattr(error, "exit_code", None), int):
-        import traceback
-
-        log.write("".join(traceback.format_exception(error)).rstrip())
+    suspect = lambda replies: watching.post(methodcaller("suspect", replies))  # noqa: E731
+    return Talk(order.directory, slowness, calls, suspect, meet)
 
 
 def _remove_if_empty(path: str) -> None:

@@ -1,4 +1,4 @@
-"""The companion's duty of comparing hosts while the job gets on, on a thread (``Later``).
+"""The companion's duty of comparing hosts while the job gets on.
 
 The one on the store's host requests of all others an excerpt of their calls and what makes ranks
 late: one request and one answer every ``ASK_S`` seconds. Journals are read in other processes.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import select
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from disttrace_viewer.companion.peers import WHOLE_S, Peers
 from disttrace_viewer.companion.protocol import stores
 from disttrace_viewer.companion.service import Duty
 from disttrace_viewer.companion.slow import HERE, Slowness
-from disttrace_viewer.load.schema import maybe, number, numbers
+from disttrace_viewer.load.schema import Checker, maybe, number, numbers
 from disttrace_viewer.trace.values import dataclass
 
 MOST_STREAMS = 64
@@ -122,24 +121,21 @@ def values_of(excerpts: Iterable[Excerpt]) -> list[list[Any]]:
 
 
 _WORD = number(0, (1 << 64) - 1)
-CALLS_FORM = messages.rows(
-    messages.row(
-        _WORD,
-        _WORD,
-        numbers(0, _LINE, KEPT),
-        messages.rows(messages.row(_WORD, _WORD)),
-        numbers(0, _LINE, KEPT - FIRST_LINE),
-    ),
-    MOST_STREAMS,
+_EXCERPT = messages.row(
+    _WORD,
+    _WORD,
+    numbers(0, _LINE, KEPT),
+    messages.rows(messages.row(_WORD, _WORD)),
+    numbers(0, _LINE, KEPT - FIRST_LINE),
 )
 
 
-def read_back(rows: Iterable[Sequence[Any]]) -> list[Excerpt]:
-    """The excerpts of an answer that is of the form."""
-    return [
-        Excerpt(name, newest, where[-newest:], dict(digests), frozenset(lines))
-        for name, newest, where, digests, lines in rows
-    ]
+def _excerpt_of(checker: Checker, value: Any) -> Excerpt:
+    name, newest, where, digests, lines = _EXCERPT(checker, value)
+    return Excerpt(name, newest, where[-newest:], dict(digests), frozenset(lines))
+
+
+CALLS_FORM = messages.rows(_excerpt_of, MOST_STREAMS)
 
 
 CALLS_S = 4.5
@@ -221,6 +217,8 @@ class Talk(Duty):
     of them; ``meet`` makes the connection to other hosts, of a function that answers them.
     """
 
+    pause_s = 0.0
+
     def __init__(
         self,
         directory: str,
@@ -249,8 +247,8 @@ class Talk(Duty):
         """Look once, then answer others until the next look is due."""
         due = time.monotonic() + TURN_S
         self.look()
-        if (rest := due - time.monotonic()) > 0 and select.select([self._others], [], [], rest)[0]:
-            self._others.poll()
+        while (rest := due - time.monotonic()) > 0:
+            self._others.attend(rest)
 
     def finish(self) -> None:
         self._others.close()
@@ -288,7 +286,7 @@ class Talk(Duty):
                 self._slowness.led()
         suspects: list[str] = []
         if parts:
-            others = {host: read_back(one["calls"]) for host, one in sorted(parts.items())}
+            others = {host: one["calls"] for host, one in sorted(parts.items())}
             ours = self._excerpts.of(self._bases)
             suspects = self._out_of_step.hear({HERE: ours, **others})[:MOST_JUDGED]
             self._ask_at = max(self._ask_at, began + TIMES * (time.monotonic() - began))
@@ -310,7 +308,6 @@ class Talk(Duty):
         places = stores((one.numbered, one.env, one.is_agent) for one in known)
         if not ranks or not self._others.join(places, 2 * min(ranks)):
             return True
-        self._others.poll()
         return self._others.role in (SERVER, SEEKING, ALONE)
 
     @property

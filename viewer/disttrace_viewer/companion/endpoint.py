@@ -6,16 +6,26 @@ ends that connection. What all peers together may hold of memory is bounded in b
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import hmac
+import os
+import socket
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from disttrace_viewer.companion.protocol import (
+    LENGTHS,
+    MOST_HEAD,
     MOST_WORDS,
+    VERSION,
     Address,
-    Conversation,
     Garbled,
     Message,
+    message_of,
     to_bytes,
 )
 from disttrace_viewer.trace.values import dataclass
@@ -33,28 +43,141 @@ MOST_SUMMARY, MOST_STATES, MOST_WORD = 16 << 10, 4 << 20, 16 << 20
 """Of one answer: of a host's summary, of its states; and of what a server hands over."""
 MOST_STREAMS, MOST_OF_ADDRESS, MOST_GREETING = 20_000, 256, 16
 """Connections: of all, from one address, and from one address that have not greeted yet."""
-MOST_OWED = 8
-"""Requests that one client has not answered; it gets no more."""
 MOST_CALLS = 16
 """Messages of a client without a request, between two signs of life of the server."""
 UNHEARD_S = 20.0
 """A server that has requested nothing for so long does not silence its clients."""
 DELAY_S, MOST_DELAY_S = 0.05, 3.0
 """By how much a host without a server speaks after the one of an order before it; at most."""
+GREETING_S, MESSAGE_S = 3.0, 10.0
+"""So long a greeting may take in all, and a message from its first byte to its last one."""
+MOST_UNKNOWN = 1 << 10
+"""Bytes of a message of one that has not greeted yet."""
+PIECE = 4 << 10
+"""Bytes that are taken of a connection at once: what it holds beside its message."""
+MOST_WAITING = 20 << 20
+"""Bytes for one that does not read them: more than the longest message."""
+BACKLOG = 1024
+LEAVE_S = 0.05
+"""After so long those have begun that called when the server ended, and can be let go."""
+GONE_MS = 8_000
+"""So long the kernel tries to reach another host before its stream is closed."""
+OVER = (Garbled, EOFError, OSError)
+"""By what a connection ends."""
+
+Accepted = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-class Transport(Protocol):
-    """A clock, and streams of bytes by number (``peers.py``). Nothing blocks, and nothing raises.
-    ``closed`` of the endpoint follows where a call fails, and not after ``close``.
-    """
+class Network:
+    """A clock, and where connections come from; tests have one without sockets."""
 
-    def now(self) -> float: ...
-    def connect(self, address: Address) -> int: ...
-    def listen(self, address: Address) -> bool: ...
-    def unlisten(self) -> None: ...
-    def send(self, stream: int, data: bytes) -> None: ...
-    def close(self, stream: int) -> None: ...
-    def peer(self, stream: int) -> str: ...
+    def now(self) -> float:
+        return time.monotonic()
+
+    async def connect(self, address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Raises OSError."""
+        return await asyncio.open_connection(*address, limit=PIECE)
+
+    async def listen(self, address: Address, accepted: Accepted) -> asyncio.AbstractServer:
+        """An empty host stands for all of ours. Raises OSError."""
+        host, port = address
+        return await asyncio.start_server(
+            accepted, host or "0.0.0.0", port, limit=PIECE, backlog=BACKLOG
+        )
+
+
+class Stream:
+    """One connection, by messages. Whatever takes too long, or is too much, closes it."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        hold: Callable[[Stream, int], None],
+    ) -> None:
+        """``hold`` gets the bytes of the message that is coming, and 0 when it has come."""
+        self._reader, self._writer, self._hold = reader, writer, hold
+        self.peer = str((writer.get_extra_info("peername") or ("",))[0])
+        self.ready = False
+        """Whether both have greeted, and proved what was to be proved."""
+        self.most_body = 0
+        """Bytes that a message may carry from now on."""
+        writer.transport.max_size = PIECE  # type: ignore[attr-defined]
+        own = writer.get_extra_info("socket")
+        if own is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
+
+    async def read(self, *kinds: str) -> Message:
+        """The next message, which is of one of these kinds. Raises ``OVER``."""
+        first = await self._reader.readexactly(1)
+        with self.within(MESSAGE_S):
+            rest = await self._reader.readexactly(LENGTHS.size - 1)
+            head, body = LENGTHS.unpack(first + rest)
+            if head > (MOST_HEAD if self.ready else MOST_UNKNOWN) or body > self.most_body:
+                raise Garbled(f"a message of {head} and {body} bytes is too long")
+            self._hold(self, head + body)
+            try:
+                data = await self._reader.readexactly(head + body)
+            finally:
+                self._hold(self, 0)
+        found = message_of(data[:head], data[head:])
+        if found.kind not in kinds:
+            raise Garbled(f"{found.kind} out of turn")
+        return found
+
+    def write(self, message: Message) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(to_bytes(message))
+            if self._writer.transport.get_write_buffer_size() > MOST_WAITING:
+                self.close()
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Close it where what follows takes longer."""
+        timer = asyncio.get_running_loop().call_later(seconds, self.close)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+async def greet(stream: Stream, job: str, secret: bytes | None, *, listens: bool) -> None:
+    """Greet, and prove what is to be proved; ``listens``: the other end called. Raises ``OVER``."""
+    ours = os.urandom(16).hex()
+
+    def proof(role: bytes, theirs: str) -> str:
+        """That ``role`` has the secret, over what both have drawn; empty where there is none."""
+        if secret is None:
+            return ""
+        drawn = (ours, theirs) if listens else (theirs, ours)
+        text = b"\0".join([b"disttrace", role, *(word.encode() for word in (job, *drawn))])
+        return hmac.new(secret, text, hashlib.sha256).hexdigest()
+
+    def check(message: Message, role: bytes, theirs: str) -> None:
+        proved = message.fields["proof"].encode()
+        if not hmac.compare_digest(proved, proof(role, theirs).encode()):
+            raise Garbled("a companion with another secret")
+
+    with stream.within(GREETING_S):
+        if listens:
+            own = {"v": VERSION, "drawn": ours, "secret": secret is not None}
+            stream.write(Message("disttrace", own))
+            hello = await stream.read("hello")
+            if hello.fields["job"] != job:
+                raise Garbled("a companion of another job")
+            check(hello, b"caller", hello.fields["drawn"])
+            stream.write(Message("welcome", {"proof": proof(b"listener", hello.fields["drawn"])}))
+        else:
+            there = (await stream.read("disttrace")).fields
+            if there["secret"] != (secret is not None):
+                raise Garbled("a companion with another secret")
+            own = {"job": job, "drawn": ours, "proof": proof(b"caller", there["drawn"])}
+            stream.write(Message("hello", own))
+            check(await stream.read("welcome"), b"listener", there["drawn"])
+    stream.ready = True
 
 
 class PeerReply(NamedTuple):
@@ -64,151 +187,135 @@ class PeerReply(NamedTuple):
     data: bytes
 
 
-Done = Callable[[list[PeerReply]], None]
-Requested = Callable[[int, tuple[str, ...]], None]
-"""Gets the number and the words of a request."""
+@dataclass(slots=True, eq=False)
+class _Client:
+    """One that has joined."""
 
-
-@dataclass(slots=True)
-class _Stream:
-    talk: Conversation
-    peer: str
-    called: bool
-    """The other end called us."""
-    id: str = ""
-    """Of a client that has joined."""
-    order: int = 0
+    id: str
+    order: int
+    stream: Stream
     mute: bool = False
     """None of its processes can print."""
     owes: int = 0
     """Requests that it has not answered."""
+    reply: asyncio.Future[bytes] | None = None
+    """What it answers to the request that is under way."""
     late: bool = False
     """It did not answer the last request in time: the next one does not wait for it."""
     calls: int = 0
     """So often it has called since our last sign of life."""
 
 
-@dataclass(slots=True)
-class _Round:
-    number: int
-    awaited: set[int]
-    until: float
-    done: Done
-    answers: list[PeerReply]
-    size: int = 0
-    """Bytes of the answers."""
-
-
 class Endpoint:
-    """``requested`` gets requests of the server; ``wanted``: a client has waited for the limit."""
+    """``requested`` gets number and words of a request of the server; ``wanted``: a client has
+    waited for the limit. Both are called by the loop; what is no coroutine here any thread may use
+    but for ``answer``, ``call`` and ``hand_over``.
+    """
 
     def __init__(
         self,
         me: str,
-        transport: Transport,
-        requested: Requested,
+        requested: Callable[[int, tuple[str, ...]], None],
         *,
         secret: bytes | None,
         wanted: Callable[[], None] = lambda: None,
+        network: Network | None = None,
     ) -> None:
-        self._me, self._transport, self._secret = me, transport, secret
+        self._me, self._secret, self._network = me, secret, network or Network()
         self._requested, self._wanted = requested, wanted
-        self._job = ""
-        self._order = 0
-        self._places: tuple[Address, ...] = ()
-        self._listen_at: tuple[Address, ...] = ()
-        self._streams: dict[int, _Stream] = {}
-        self._of_address: dict[str, set[int]] = {}
-        self._held: dict[int, int] = {}
-        """Bytes by stream of what has come of a message."""
+        self._job, self._order = "", 0
+        self._of_address: dict[str, set[Stream]] = {}
+        self._count = 0
+        """Of all that called us."""
+        self._clients: dict[str, _Client] = {}
+        self._held: dict[Stream, int] = {}
+        """Bytes of the messages that are coming."""
         self.held = 0
         """Bytes of all these."""
-        self._calls: set[int] = set()
-        """Streams of a search."""
-        self._server = -1
-        self._due = self._beat_at = self._heard_at = 0.0
-        self._lost_s = (LOST_BEATS + 1) * BEAT_S
-        self._round: _Round | None = None
-        self._number = self._taken = 0
-        """Of the last round; and of our ports those that another program was seen to have."""
-        self.state = IDLE
+        self._server: Stream | None = None
+        self._number = self._size = 0
+        """Of the last request, and the bytes of its answers."""
+        self.state = SEEKING
         self.word: bytes = b""
         """What the server handed over: we speak in its place."""
         self.alone_since = 0.0
         self.requested_at = 0.0
         """When the server requested something last, or we joined."""
 
-    # -- what its owner does -------------------------------------------------------------------
-
-    def meet(
+    async def run(
         self, job: str, places: Sequence[Address], listen_at: Sequence[Address], order: int
     ) -> None:
-        """Find the server at ``places``; ``listen_at``: the same where they are of this host."""
-        self._order = order
-        if self.state == IDLE:
-            self._job, self._places, self._listen_at = job, tuple(places), tuple(listen_at)
-            self.state = SEEKING
-            self._search()
+        """Be a client of the server at ``places``, or the server at ``listen_at`` (the same where
+        they are of this host), until it is cancelled."""
+        self._job, self._order = job, order
+        taken = 0
+        """Of our ports those that another program was seen to have."""
+        while True:
+            stream = await self._search(places)
+            if stream is not None:
+                await self._follow(stream)
+                await asyncio.sleep(TAKEN_S)
+                continue
+            pause_s = AGAIN_S
+            for place, address in enumerate(listen_at):
+                with suppress(OSError, OverflowError):
+                    await self._serve(await self._network.listen(address, self._accepted))
+                if place >= taken:  # perhaps by the server, which has come meanwhile
+                    taken, pause_s = place + 1, TAKEN_S
+                    break
+            else:
+                if self.state != ALONE:
+                    self.state, self.alone_since = ALONE, self._network.now()
+            await asyncio.sleep(pause_s)
 
-    def leave(self) -> None:
-        for stream in [*self._streams]:
-            self._close(stream)
-        self._transport.unlisten()
-        self._end_round()
-        self._calls.clear()
-        self._server, self.word, self.state = -1, b"", IDLE
+    # -- what its owner does -------------------------------------------------------------------
 
-    def request(
-        self,
-        words: Sequence[str],
-        of: Collection[str] | None,
-        most: int,
-        within_s: float,
-        done: Done,
-    ) -> None:
-        """Request something of all clients, or of those with some names; answers of ``most`` bytes.
-        ``done`` gets them when all that are waited for have answered, or the time is over.
-        """
-        self._end_round()
-        awaited = [
-            stream
-            for stream, one in self._streams.items()
-            if one.id and (of is None or one.id in of)
-        ]
-        self._number += 1
-        until = self._transport.now() + within_s
-        waits = {stream for stream in awaited if of is not None or not self._streams[stream].late}
-        self._round = _Round(self._number, waits, until, done, [])
+    async def request(
+        self, words: Sequence[str], of: Collection[str] | None, most: int, within_s: float
+    ) -> list[PeerReply]:
+        """What all clients answer, or those with some names, in ``most`` bytes each, in time."""
+        asked = [one for one in self._clients.values() if of is None or one.id in of]
+        self._number, self._size = self._number + 1, 0
         message = Message("ask", {"n": self._number, "of": list(words[:MOST_WORDS])})
-        for stream in awaited:
-            one = self._streams[stream]
-            if one.owes < MOST_OWED:  # else it is stopped, and requests would pile up
-                one.talk.most_body = max(most, one.talk.most_body if one.owes else 0)
-                one.owes += 1
-                self._send(stream, message)
-        self._look_at_round()
+        replies = []
+        for one in asked:
+            one.reply = asyncio.get_running_loop().create_future()
+            if of is not None or not one.late:
+                replies.append(one.reply)
+            one.stream.most_body = max(most, one.stream.most_body if one.owes else 0)
+            one.owes += 1
+            one.stream.write(message)
+        if replies:
+            await asyncio.wait(replies, timeout=within_s)
+        found = []
+        for one in asked:
+            reply, one.reply = one.reply, None
+            one.late = reply is None or not reply.done()
+            if reply is not None and reply.done() and not reply.cancelled():
+                found.append(PeerReply(one.id, reply.result()))
+        return found
 
     def answer(self, number: int, data: bytes) -> None:
-        if len(data) <= MOST_STATES:
-            self._send(self._server, Message("answer", {"n": number}, data))
+        if self._server is not None and len(data) <= MOST_STATES:
+            self._server.write(Message("answer", {"n": number}, data))
 
     def call(self, *, mute: bool = False) -> None:
         """Tell the server that a process has waited for the limit; ``mute``: and none can print."""
-        self._send(self._server, Message("mute" if mute else "call"))
+        if self._server is not None:
+            self._server.write(Message("mute" if mute else "call"))
 
     def hand_over(self, data: bytes) -> bool:
         """Have a client print in our place, that of the lowest order that can."""
-        able = [one for one in self._streams.items() if one[1].id and not one[1].mute]
+        able = [one for one in self._clients.values() if not one.mute]
         if not able or len(data) > MOST_WORD:
             return False
-        first, _ = min(able, key=lambda one: one[1].order)
-        self._send(first, Message("word", {}, data))
+        min(able, key=lambda one: one.order).stream.write(Message("word", {}, data))
         return True
 
     def speaks(self, *, mute: bool = False) -> bytes | None:
         """What we print by, where it is for us: what the server handed over, or nothing but what is
         known here. None: the server prints, or another host is to do so before us."""
-        now = self._transport.now()
+        now = self._network.now()
         if self.state == CLIENT:
             if self.word and not mute:
                 return self.word
@@ -220,223 +327,146 @@ class Endpoint:
 
     @property
     def clients(self) -> list[str]:
-        known = [one for one in self._streams.values() if one.id]
-        return [one.id for one in sorted(known, key=lambda one: (one.order, one.id))]
+        known = sorted([*self._clients.values()], key=lambda one: (one.order, one.id))
+        return [one.id for one in known]
 
-    # -- what the transport tells --------------------------------------------------------------
+    # -- a client ------------------------------------------------------------------------------
 
-    def accepted(self, stream: int) -> None:
-        peer = self._transport.peer(stream)
-        alike = [self._streams[other] for other in self._of_address.get(peer, ())]
-        if (
-            len(self._streams) >= MOST_STREAMS
-            or len(alike) >= MOST_OF_ADDRESS
-            or sum(not one.talk.ready for one in alike) >= MOST_GREETING
-        ):
-            self._transport.close(stream)
-            return
-        talk = Conversation(self._job, self._secret, listens=True, now=self._transport.now())
-        self._streams[stream] = _Stream(talk, peer, called=True)
-        self._of_address.setdefault(peer, set()).add(stream)
-        self._transport.send(stream, talk.greeting())
+    async def _search(self, places: Sequence[Address]) -> Stream | None:
+        """The first that greets as a server does."""
+        found: list[Stream] = []
 
-    def received(self, stream: int, data: bytes) -> None:
-        """Bytes came; wrong ones end this connection, and nothing else."""
-        one = self._streams.get(stream)
-        if one is None:
-            return
-        was_ready = one.talk.ready
+        async def call(address: Address) -> None:
+            with suppress(*OVER, OverflowError):
+                stream = Stream(*await self._network.connect(address), self._hold)
+                try:
+                    await greet(stream, self._job, self._secret, listens=False)
+                    found.append(stream)
+                finally:
+                    if found[:1] != [stream]:
+                        stream.close()
+
+        calls = {asyncio.ensure_future(call(address)) for address in places}
+        until = self._network.now() + SEEK_S
+        while calls and not found and (rest := until - self._network.now()) > 0:
+            _, calls = await asyncio.wait(calls, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
+        for one in calls:
+            one.cancel()
+        return found[0] if found else None
+
+    async def _follow(self, stream: Stream) -> None:
+        """Be the client of this server until it is lost."""
+        self._server, self.state = stream, CLIENT
+        self.requested_at = self._network.now()
+        lost_s = (LOST_BEATS + 1) * BEAT_S
+        stream.most_body = MOST_WORD
+        stream.write(Message("join", {"id": self._me, "order": self._order}))
         try:
-            messages, answer = one.talk.heard(data, self._transport.now())
-            if answer:
-                self._transport.send(stream, answer)
-            if one.talk.ready and not was_ready and not one.called:
-                self._greeted(stream, one)
-            for message in messages:
-                if self._streams.get(stream) is one:
-                    self._take(stream, one, message)
-        except Garbled:
-            self.closed(stream, gone=False)
-        if stream in self._streams:
-            self._hold(stream)
+            while True:
+                with stream.within(lost_s):
+                    message = await stream.read("beat", "ask", "word")
+                if message.kind == "beat":
+                    lost_s = LOST_BEATS * message.fields["ms"] / 1e3 + BEAT_S
+                    continue
+                self.requested_at = self._network.now()
+                if message.kind == "ask":
+                    self._requested(message.fields["n"], tuple(message.fields["of"]))
+                else:
+                    self.word = message.body
+        except OVER:
+            pass
+        finally:
+            stream.close()
+            self._server, self.word, self.state = None, b"", SEEKING
 
-    def closed(self, stream: int, *, gone: bool = True) -> None:
-        """The other end is gone, or was never there; ``gone``: the transport has let go of it."""
-        self._close(stream, gone=gone)
-        if stream in self._calls:
-            self._calls.discard(stream)
-            if not self._calls and self._server < 0 and self.state != SERVER:
-                self._found_none()
-        elif stream == self._server:
-            self._server, self.word, self.state = -1, b"", SEEKING
-            self._due = self._transport.now() + TAKEN_S
-        self._look_at_round()
+    # -- the server ----------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        now = self._transport.now()
-        for stream in [s for s, one in self._streams.items() if one.talk.overdue(now)]:
-            self.closed(stream, gone=False)
-        self._look_at_round()
-        if self.state == SERVER:
-            if now >= self._beat_at:
-                every = max(BEAT_S, len(self._streams) / CLIENTS_PER_S)
-                self._beat_at = now + every
-                beat = to_bytes(Message("beat", {"ms": round(1e3 * every)}))
-                for stream, one in [row for row in self._streams.items() if row[1].id]:
+    async def _serve(self, listener: asyncio.AbstractServer) -> None:
+        self.state = SERVER
+        try:
+            while True:
+                every = max(BEAT_S, len(self._clients) / CLIENTS_PER_S)
+                for one in self._clients.values():
                     one.calls = 0
-                    self._transport.send(stream, beat)
-        elif self._server >= 0:
-            if now - self._heard_at > self._lost_s:
-                self.closed(self._server, gone=False)
-        elif self.state != IDLE and now >= self._due:
-            if self._calls:
-                self._found_none()
-            else:
-                self._search()
+                    one.stream.write(_beat(every))
+                await asyncio.sleep(every)
+        finally:
+            listener.close()
+            await asyncio.sleep(LEAVE_S)
 
-    # -- messages ------------------------------------------------------------------------------
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        stream = Stream(reader, writer, self._hold)
+        alike = self._of_address.setdefault(stream.peer, set())
+        alike.add(stream)
+        self._count += 1
+        try:
+            if (
+                self._count <= MOST_STREAMS
+                and len(alike) <= MOST_OF_ADDRESS
+                and sum(not one.ready for one in alike) <= MOST_GREETING
+            ):
+                await greet(stream, self._job, self._secret, listens=True)
+                await self._hear(stream)
+        except Exception:
+            pass  # whatever it was, it costs its sender
+        finally:
+            stream.close()
+            self._count -= 1
+            alike.discard(stream)
+            if not alike:
+                self._of_address.pop(stream.peer, None)
 
-    def _take(self, stream: int, one: _Stream, message: Message) -> None:
-        now = self._transport.now()
-        if stream == self._server:
-            self._from_server(message, now)
-        elif not one.called or self.state != SERVER:
-            raise Garbled("nothing that was requested")
-        elif not one.id:
-            if message.kind != "join":
-                raise Garbled("no client")
-            name = message.fields["id"]
-            for other in [s for s, two in self._streams.items() if two.id == name]:
-                self.closed(other, gone=False)  # of before the network was parted
-            one.id, one.order = name, message.fields["order"]
-            self._send(stream, Message("beat", {"ms": round(1e3 * BEAT_S)}))
-        elif message.kind == "answer" and one.owes:
-            one.owes -= 1
-            self._answered(stream, one, message)
-        elif message.kind in ("call", "mute"):
-            one.calls, one.mute = one.calls + 1, message.kind == "mute"
-            if one.calls > MOST_CALLS:
-                raise Garbled("too often")
-            self._wanted()
-        else:
-            raise Garbled("out of turn")
+    async def _hear(self, stream: Stream) -> None:
+        """Take what a client sends until it is gone."""
+        joined = (await stream.read("join")).fields
+        one = _Client(joined["id"], joined["order"], stream)
+        if (before := self._clients.get(one.id)) is not None:
+            before.stream.close()  # of before the network was parted
+        self._clients[one.id] = one
+        stream.write(_beat(BEAT_S))
+        try:
+            while True:
+                message = await stream.read("answer", "call", "mute")
+                if message.kind == "answer":
+                    self._answered(one, message)
+                    continue
+                one.calls, one.mute = one.calls + 1, message.kind == "mute"
+                if one.calls > MOST_CALLS:
+                    raise Garbled("too often")
+                self._wanted()
+        finally:
+            if self._clients.get(one.id) is one:
+                del self._clients[one.id]
+            if one.reply is not None:
+                one.reply.cancel()
 
-    def _from_server(self, message: Message, now: float) -> None:
-        self._heard_at = now
-        if message.kind == "beat":
-            self._lost_s = LOST_BEATS * message.fields["ms"] / 1e3 + BEAT_S
-        elif message.kind == "ask":
-            self.requested_at = now
-            self._requested(message.fields["n"], tuple(message.fields["of"]))
-        elif message.kind == "word":
-            self.word = message.body
-            self.requested_at = now
-        else:
-            raise Garbled("nothing that a server says")
-
-    def _answered(self, stream: int, one: _Stream, message: Message) -> None:
-        found = self._round
+    def _answered(self, one: _Client, message: Message) -> None:
         if not one.owes:
-            one.talk.most_body = 0
-        if found is None or message.fields["n"] != found.number:
+            raise Garbled("nothing that was requested")
+        one.owes, one.late = one.owes - 1, False
+        if not one.owes:
+            one.stream.most_body = 0
+        if one.reply is None or one.reply.done() or message.fields["n"] != self._number:
             return  # too late
-        found.size += len(message.body)
-        if found.size > MOST_BYTES:
+        self._size += len(message.body)
+        if self._size > MOST_BYTES:
             raise Garbled("too much of all together")
-        one.late = False
-        found.answers.append(PeerReply(one.id, message.body))
-        found.awaited.discard(stream)
-        self._look_at_round()
+        one.reply.set_result(message.body)
 
-    def _look_at_round(self) -> None:
-        found = self._round
-        if found is None:
-            return
-        found.awaited &= self._streams.keys()
-        if found.awaited and self._transport.now() < found.until:
-            return
-        for stream in found.awaited:
-            self._streams[stream].late = True
-        self._end_round()
-
-    def _end_round(self) -> None:
-        found, self._round = self._round, None
-        if found is not None:
-            found.done(found.answers)
-
-    def _hold(self, stream: int) -> None:
+    def _hold(self, stream: Stream, size: int) -> None:
         """Reckon with what this stream holds; beyond the bound the address with most is let go."""
-        size = self._streams[stream].talk.held
         self.held += size - self._held.pop(stream, 0)
         if size:
             self._held[stream] = size
         while self.held > MOST_BYTES:
             by_peer: Counter[str] = Counter()
             for other, held in self._held.items():
-                by_peer[self._streams[other].peer] += held
+                by_peer[other.peer] += held
             ((most, _),) = by_peer.most_common(1)
-            for other in [s for s in self._held if self._streams[s].peer == most]:
-                self.closed(other, gone=False)
+            for other in [one for one in self._held if one.peer == most]:
+                self.held -= self._held.pop(other)
+                other.close()
 
-    # -- the search ----------------------------------------------------------------------------
 
-    def _search(self) -> None:
-        self._due = self._transport.now() + SEEK_S
-        for address in self._places:
-            stream = self._transport.connect(address)
-            talk = Conversation(self._job, self._secret, listens=False, now=self._transport.now())
-            self._streams[stream] = _Stream(talk, address[0], called=False)
-            self._calls.add(stream)
-        if not self._calls:
-            self._found_none()
-
-    def _greeted(self, stream: int, one: _Stream) -> None:
-        """The server answers: the first that does is ours."""
-        if self._server >= 0 or self.state == SERVER:
-            self._close(stream)
-            return
-        self._calls.discard(stream)
-        self._end_calls()
-        self._server, self.state = stream, CLIENT
-        self._heard_at = self.requested_at = self._transport.now()
-        self._lost_s = (LOST_BEATS + 1) * BEAT_S
-        one.talk.most_body = MOST_WORD
-        self._send(stream, Message("join", {"id": self._me, "order": self._order}))
-
-    def _found_none(self) -> None:
-        self._end_calls()
-        now = self._transport.now()
-        for place, address in enumerate(self._listen_at):
-            if self._transport.listen(address):
-                self.state, self._beat_at = SERVER, now
-                return
-            if place >= self._taken:  # perhaps by the server, which has come meanwhile
-                self._taken, self._due = place + 1, now + TAKEN_S
-                return
-        self._due = now + AGAIN_S
-        if self.state != ALONE:
-            self.state, self.alone_since = ALONE, now
-
-    def _end_calls(self) -> None:
-        calls, self._calls = self._calls, set()
-        for stream in calls:
-            self._close(stream)
-
-    def _close(self, stream: int, *, gone: bool = False) -> None:
-        one = self._streams.get(stream)
-        if one is None:
-            return
-        del self._streams[stream]
-        self.held -= self._held.pop(stream, 0)
-        if one.called:
-            rest = self._of_address.get(one.peer, set())
-            rest.discard(stream)
-            if not rest:
-                self._of_address.pop(one.peer, None)
-        if not gone:
-            self._transport.close(stream)
-
-    def _send(self, stream: int, message: Message) -> None:
-        one = self._streams.get(stream)
-        if one is not None:
-            self._transport.send(stream, to_bytes(message))
+def _beat(every: float) -> Message:
+    return Message("beat", {"ms": round(1e3 * every)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from disttrace_viewer.companion.service import CompanionLog, Duty, Order
@@ -22,12 +22,10 @@ class Export(Duty):
         self._owner = owner
         self._log = log
         emit: Emit = lambda span: None  # noqa: E731 - no collector is set
-        full: Callable[[], bool] = lambda: False  # noqa: E731
         self._sender = to_collector(log.write)
         if self._sender is not None:
-            emit, full = Tracers(self._sender).emit, self._sender.full
-        pending_ns = int(order.pending_s * 1e9)
-        self.pipeline = Pipeline(emit, pending_ns=pending_ns, say=log.write, full=full)
+            emit = Tracers(self._sender).emit
+        self.pipeline = Pipeline(emit, pending_ns=int(order.pending_s * 1e9), say=log.write)
         self._metrics = Metrics(self.pipeline, self._sender)
 
     def follow(self, base: str) -> None:

@@ -9,7 +9,6 @@ never written, never sent, and in no store. It is a door: what is sent behind it
 from __future__ import annotations
 
 import hashlib
-import hmac
 import ipaddress
 import os
 import socket
@@ -140,10 +139,10 @@ def _base(known: Mapping[Any, Mapping[str, Any]], number: Any) -> Mapping[str, A
     return None
 
 
-VERSION = 2
+VERSION = 3
 MOST_HEAD, MOST_WORDS = 12 << 10, 80
 """Bytes of the head of a message, and words of a request."""
-_LENGTHS = struct.Struct("!II")
+LENGTHS = struct.Struct("!II")
 
 
 class Garbled(ValueError):  # noqa: N818 - a finding about input, no error of ours
@@ -175,135 +174,22 @@ _KINDS: dict[str, Check] = {
 def to_bytes(message: Message) -> bytes:
     """A message as it travels."""
     head = orjson.dumps({"is": message.kind, **message.fields})
-    return _LENGTHS.pack(len(head), len(message.body)) + head + message.body
+    return LENGTHS.pack(len(head), len(message.body)) + head + message.body
 
 
-def length(data: bytes | bytearray, most_body: int) -> int | None:
-    """Bytes of the message with which ``data`` begins; None: too few to tell. Raises Garbled."""
-    if len(data) < _LENGTHS.size:
-        return None
-    head, body = _LENGTHS.unpack_from(data)
-    if head > MOST_HEAD or body > most_body:
-        raise Garbled(f"a message of {head} and {body} bytes is too long")
-    return int(_LENGTHS.size + head + body)
-
-
-def from_bytes(data: bytes) -> Message:
-    """The message of all these bytes. Raises Garbled."""
-    size, _ = _LENGTHS.unpack_from(data)
-    at = _LENGTHS.size + size
+def message_of(head: bytes, body: bytes = b"") -> Message:
+    """The message with this head. Raises Garbled."""
     try:
-        head = orjson.loads(data[_LENGTHS.size : at])
-        return Message(head["is"], _KINDS[head["is"]](Checker(), head), data[at:])
+        found = orjson.loads(head)
+        return Message(found["is"], _KINDS[found["is"]](Checker(), found), body)
     except WRONG as error:
         raise Garbled("a head that is none") from error
 
 
 VARIABLE = "DISTTRACE_SECRET"
-GREETING_S = 3.0
-"""So long a greeting may take in all."""
-MESSAGE_S = 10.0
-"""So long a message may take from its first byte to its last one."""
-MOST_GREETING = 1 << 10
-_CALLER, _LISTENER = b"caller", b"listener"
 
 
 def secret_of_job() -> bytes | None:
     """The job's secret; None where there is none."""
     text = os.environ.get(VARIABLE, "")
     return os.fsencode(text) if text.strip() else None
-
-
-class Conversation:
-    """Our side of it; ``listens`` where the other one called."""
-
-    def __init__(self, job: str, secret: bytes | None, *, listens: bool, now: float) -> None:
-        self._job = job
-        self._secret = secret
-        self._listens = listens
-        self._began = now
-        self._since: float | None = None
-        """When the first byte of a message came that is not whole yet."""
-        self._ours, self._theirs = os.urandom(16).hex(), ""
-        self._data = bytearray()
-        self.ready = False
-        """Whether both have greeted, and proved what was to be proved."""
-        self.most_body = 0
-        """Bytes that a message may carry from now on."""
-
-    @property
-    def held(self) -> int:
-        return len(self._data)
-
-    def greeting(self) -> bytes:
-        ours = {"v": VERSION, "drawn": self._ours, "secret": self._secret is not None}
-        return to_bytes(Message("disttrace", ours)) if self._listens else b""
-
-    def overdue(self, now: float) -> bool:
-        if not self.ready and now - self._began > GREETING_S:
-            return True
-        return self._since is not None and now - self._since > MESSAGE_S
-
-    def heard(self, data: bytes, now: float) -> tuple[list[Message], bytes]:
-        """Messages in what came, and the answer to a greeting. Raises Garbled."""
-        self._data += data
-        messages: list[Message] = []
-        answer = b""
-        while (one := self._next()) is not None:
-            if self.ready:
-                messages.append(one)
-            else:
-                answer += self._greeted(one)
-            self._since = None
-        if not self._data:
-            self._since = None
-        elif self._since is None:
-            self._since = now
-        if not self.ready and len(self._data) > MOST_GREETING:
-            raise Garbled("a greeting that is too long")
-        return messages, answer
-
-    def _next(self) -> Message | None:
-        size = length(self._data, self.most_body if self.ready else 0)
-        if size is None or len(self._data) < size:
-            return None
-        data = bytes(self._data[:size])
-        del self._data[:size]
-        return from_bytes(data)
-
-    def _greeted(self, message: Message) -> bytes:
-        if self._listens:
-            return self._called(message)
-        if not self._theirs:
-            if message.kind != "disttrace":
-                raise Garbled("no companion")
-            self._theirs = message.fields["drawn"]
-            if message.fields["secret"] != (self._secret is not None):
-                raise Garbled("a companion with another secret")
-            ours = {"job": self._job, "drawn": self._ours, "proof": self._proof(_CALLER)}
-            return to_bytes(Message("hello", ours))
-        if message.kind != "welcome":
-            raise Garbled("no greeting")
-        self._check(message, _LISTENER)
-        return b""
-
-    def _called(self, message: Message) -> bytes:
-        if message.kind != "hello" or message.fields["job"] != self._job:
-            raise Garbled("a companion of another job")
-        self._theirs = message.fields["drawn"]
-        self._check(message, _CALLER)
-        return to_bytes(Message("welcome", {"proof": self._proof(_LISTENER)}))
-
-    def _proof(self, role: bytes) -> str:
-        """That ``role`` has the secret, over what both have drawn; empty where there is none."""
-        if self._secret is None:
-            return ""
-        drawn = (self._ours, self._theirs) if self._listens else (self._theirs, self._ours)
-        words = (self._job, *drawn)
-        text = b"\0".join([b"disttrace", role, *(word.encode() for word in words)])
-        return hmac.new(self._secret, text, hashlib.sha256).hexdigest()
-
-    def _check(self, message: Message, role: bytes) -> None:
-        if not hmac.compare_digest(message.fields["proof"].encode(), self._proof(role).encode()):
-            raise Garbled("a companion with another secret")
-        self.ready = True

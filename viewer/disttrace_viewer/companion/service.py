@@ -16,10 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import methodcaller
+from typing import Any
 
 import disttrace.journal.format as fmt
 from disttrace.journal.proc import Entry, entries
 from disttrace.lifecycle.meeting import namespace
+from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.otlp.target import without_secrets
 from disttrace_viewer.trace.values import dataclass
 
@@ -148,10 +151,6 @@ class CompanionLog:
 POLL_S = 0.25
 LINGER_S = 1.0
 """A job whose last process went may go on with the next one (a restart, a shell loop)."""
-BEGIN_S, SOON_S = 10.0, 1.0
-"""``Later``: where a stall had the companion started, and where none had."""
-LEAVE_S = 1.5
-"""So long its thread may take to leave."""
 STAY_S, OF_LIMIT = 60.0, 2.0
 """So long, or so many times the limit, one whose processes failed stays for other hosts to ask
 why, while the job's store is there.
@@ -202,7 +201,12 @@ class Order:
 
 
 class Duty:
-    """One thing that the companion does; by itself nothing."""
+    """One thing that the companion does, all of it on one thread; by itself nothing."""
+
+    pause_s = POLL_S
+    """Between two turns."""
+    over = threading.Event()
+    """Set when the job is over on this host."""
 
     def follow(self, base: str) -> None:
         """A process registered its journal."""
@@ -211,80 +215,77 @@ class Duty:
         """An earlier companion was killed and left the journal of a process that has ended."""
 
     def turn(self) -> None:
-        """Four times a second."""
+        """Again and again."""
 
     def ended(self, base: str) -> None:
-        """The process of a journal is gone; called at each turn."""
+        """The process of a journal is gone."""
 
     def finish(self) -> None:
         """The job is over on this host."""
 
 
-class Later(Duty):
-    """A duty on a thread of its own, that begins when the companion has run for a while, and is
-    imported then: what ``make`` gives. Where a stall had the companion started, the first seconds
-    are the verdict's.
-    """
+class DutyThread:
+    """The thread of a duty, which ``make`` gives there when the companion has run for a while."""
 
-    def __init__(self, make: Callable[[], Duty], begin_s: float = BEGIN_S) -> None:
-        self._make, self._begin_s = make, begin_s
-        self._made: Duty | None = None
-        self._failed: Exception | None = None
-        self._bases: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="later", daemon=True)
+    def __init__(
+        self,
+        make: Callable[[], Duty],
+        log: CompanionLog,
+        begin_s: float = 0.0,
+        *,
+        what: str = "a duty of the companion ended",
+    ) -> None:
+        """``what``: the sentence on its failure, whose text follows."""
+        self.over = threading.Event()
+        self.failed = False
+        self._make, self._log, self._begin_s, self._what = make, log, begin_s, what
+        self._news: queue.SimpleQueue[Callable[[Any], object]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="duty", daemon=True)
+        self._thread.start()
 
-    def follow(self, base: str) -> None:
-        self._bases.put((base, True))
-
-    def ended(self, base: str) -> None:
-        self._bases.put((base, False))
-
-    def turn(self) -> None:
-        if self._thread.ident is None:
-            self._thread.start()
-        if self._failed is not None:
-            raise self._failed
+    def post(self, do: Callable[[Any], object]) -> None:
+        """Have something done with the duty before its next turn."""
+        self._news.put(do)
 
     def finish(self) -> None:
-        self._over.set()
-        if self._thread.ident is not None:
-            self._thread.join(LEAVE_S)
-        if self._made is not None:
-            self._made.finish()
+        """After ``over``: wait until it has done what it does then."""
+        self._thread.join()
 
     def _run(self) -> None:
         try:
-            if self._over.wait(self._begin_s):
+            if self.over.wait(self._begin_s):
                 return
-            made = self._made = self._make()
-            while not self._over.is_set():
-                while not self._bases.empty():
-                    base, lives = self._bases.get()
-                    (made.follow if lives else made.ended)(base)
+            made = self._make()
+            made.over = self.over
+            while True:
+                over = self.over.is_set()
+                while not self._news.empty():
+                    self._news.get()(made)
+                if over:
+                    break
                 made.turn()
+                self.over.wait(made.pause_s)
+            made.finish()
         except Exception as error:
-            self._failed = error
+            self.failed = True
+            kind = "" if isinstance(error, ViewerError) else f"{type(error).__name__}: "
+            self._log.write(f"{self._what}: {kind}{error}")
 
 
-def serve(duties: Sequence[Duty], registry: JournalRegistry, log: CompanionLog) -> None:
+def serve(duties: Sequence[DutyThread], registry: JournalRegistry, log: CompanionLog) -> None:
     """Until the last process of the job is gone; a duty that fails ends, the others go on."""
-    working = list(duties)
 
-    def each(do: Callable[[Duty], None]) -> None:
-        for duty in list(working):
-            try:
-                do(duty)
-            except Exception as error:
-                working.remove(duty)
-                log.write(f"{type(duty).__name__.lower()} ended: {type(error).__name__}: {error}")
+    def post(what: str, base: str) -> None:
+        for duty in duties:
+            duty.post(methodcaller(what, base))
 
+    ended: set[str] = set()
     last_alive = time.monotonic()
-    while working:
+    while not all(duty.failed for duty in duties):
         for entry in registry.poll():
-            each(lambda duty, base=entry.base: duty.follow(base))  # type: ignore[misc]
+            post("follow", entry.base)
         for base in registry.inherited:
-            each(lambda duty, base=base: duty.inherit(base))  # type: ignore[misc]
+            post("inherit", base)
         registry.inherited.clear()
         for name in registry.refused:
             log.write(f"{name[:80]!r} is no journal of this user here; it is not read")
@@ -292,13 +293,16 @@ def serve(duties: Sequence[Duty], registry: JournalRegistry, log: CompanionLog) 
             # It may wait until it has no child, and we wait for it.
             log.write("no companion: it would be a child of a process of the job")
             break
-        gone = [entry for entry in registry.entries if not entry.lives]
-        each(lambda duty: duty.turn())
-        for entry in gone:
-            each(lambda duty, base=entry.base: duty.ended(base))  # type: ignore[misc]
-        if len(gone) < len(registry.entries):
+        gone = {entry.base for entry in registry.entries if not entry.lives}
+        for base in gone - ended:
+            post("ended", base)
+        ended |= gone
+        if any(entry.base not in gone for entry in registry.entries):
             last_alive = time.monotonic()
         elif time.monotonic() - last_alive > LINGER_S and registry.release():
             break
         time.sleep(POLL_S)
-    each(lambda duty: duty.finish())
+    for duty in duties:
+        duty.over.set()
+    for duty in duties:
+        duty.finish()

@@ -7,6 +7,7 @@ Windows begin at the same time of day on all hosts, so what they read is the sam
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import socket
@@ -30,23 +31,22 @@ from disttrace_viewer.companion.slow_ranks import (
     Sums,
     Telling,
 )
-from disttrace_viewer.load.schema import number, one_of
+from disttrace_viewer.load.schema import Checker, number
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import file_name
 
-VERSION = 2
 MOST_BLOCKS = 4096
 """Of one answer: of more the newest."""
 MOST_PLACES = 12
 """Of a block: those with most time."""
 MOST_SLOW = 32
 MOST_NAME = 64
-_NAME = re.compile(r"[0-9a-f]{1,16}")
+_HEX = re.compile(r"[0-9a-f]{0,16}")
 
 
 def _hash(_checker: object, value: Any) -> str:
-    if _NAME.fullmatch(value) is None:
+    if _HEX.fullmatch(value) is None:
         raise ValueError("a name")
     found: str = value
     return found
@@ -54,13 +54,17 @@ def _hash(_checker: object, value: Any) -> str:
 
 _N = number(0, 1 << 62)
 _PLACES = messages.rows(messages.row(_hash, _N, _N, _N, _N), MOST_PLACES)
-FORM = messages.fields(
-    slow=one_of(VERSION),
-    host=messages.text("name"),
-    blocks=messages.rows(
-        messages.row(_hash, number(0, MOST_SHIFT), _N, _N, _N, _N, _PLACES), MOST_BLOCKS
-    ),
-)
+_BLOCK = messages.row(_hash, number(0, MOST_SHIFT), _N, _N, _N, _N, _PLACES)
+_SLOW = messages.row(_N, _N, _N, _N, _N, _hash)
+
+
+def _block(checker: Checker, value: Any) -> Block:
+    group, shift, index, rank, size, ns, places = _BLOCK(checker, value)
+    return Block(group, shift, index, rank, size, ns, {p: Sums(*sums) for p, *sums in places})
+
+
+FORM = messages.fields(host=messages.text("name"), blocks=messages.rows(_block, MOST_BLOCKS))
+"""What a host sends of its ranks."""
 
 
 def values(blocks: Sequence[Block], host: str) -> dict[str, Any]:
@@ -69,7 +73,7 @@ def values(blocks: Sequence[Block], host: str) -> dict[str, Any]:
         [one.group, one.shift, one.index, one.rank, one.size, one.span_ns, _places(one)]
         for one in blocks[-MOST_BLOCKS:]
     ]
-    return {"slow": VERSION, "host": host[:MOST_NAME], "blocks": rows}
+    return {"host": host[:MOST_NAME], "blocks": rows}
 
 
 def _places(block: Block) -> list[tuple[str, int, int, int, int]]:
@@ -77,34 +81,26 @@ def _places(block: Block) -> list[tuple[str, int, int, int, int]]:
     return [(place, *sums) for place, sums in found[:MOST_PLACES]]
 
 
-def read_back(value: Mapping[str, Any]) -> list[Block]:
-    """The blocks of an answer that is of the form."""
-    return [
-        Block(group, shift, index, rank, size, ns, {p: Sums(*sums) for p, *sums in places})
-        for group, shift, index, rank, size, ns, places in value["blocks"]
-    ]
+_PARTS = 10_000
+"""In so many parts a share, and an hour, is sent."""
 
 
 def request_words(slow: Iterable[Slow]) -> list[str]:
-    """Who is slow, as words of a question: up to 64 characters each."""
-    return [
-        f"slow {s.rank} {s.others} {s.share:.4f} {s.since:.0f} {s.rank_hours:.4f} {s.place}"
-        for s in list(slow)[:MOST_SLOW]
-    ]
+    """The ranks that are slow, as words of a request."""
+    rows = (
+        [s.rank, s.others, int(_PARTS * s.share), int(s.since), int(_PARTS * s.rank_hours), s.place]
+        for s in slow
+    )
+    return [orjson.dumps(row).decode() for row in itertools.islice(rows, MOST_SLOW)]
 
 
-def heard(question: Iterable[str]) -> list[Slow]:
-    """Who is slow, by the words of a question."""
+def heard(request: Iterable[str]) -> list[Slow]:
+    """The ranks that are slow, by the words of a request."""
     found = []
-    for one in question:
-        kind, *rest = one.split(" ")
-        try:
-            rank, others, share, since, hours, place = rest
-            if kind == "slow" and (not place or _NAME.fullmatch(place)):
-                row = (int(others), float(share), float(since), place, float(hours))
-                found.append(Slow(int(rank), "", *row))
-        except ValueError:
-            continue
+    for word in request:
+        with contextlib.suppress(*messages.WRONG):
+            rank, others, share, since, hours, place = messages.value_of(word.encode(), _SLOW)
+            found.append(Slow(rank, "", others, share / _PARTS, since, place, hours / _PARTS))
     return found
 
 
@@ -353,7 +349,7 @@ class Slowness:
                 continue
             self._names[host] = value["host"]
             others = {HERE, *answers} - {host}
-            for one in read_back(value):
+            for one in value["blocks"]:
                 if self._hosts.get(one.rank) not in others:  # no host reports on another's ranks
                     self._hosts[one.rank] = host
                     fresh.append(one)

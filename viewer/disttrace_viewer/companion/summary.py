@@ -10,6 +10,7 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import orjson
@@ -181,20 +182,6 @@ def _trouble(state: State, living: Collection[str]) -> int | None:
     return int(zero + state.last_t) if state.id not in living else None
 
 
-def unpacked(data: bytes) -> HostSummary | None:
-    """The summary that a host sent; None where it is none."""
-    try:
-        value = messages.value_of(data, _FORM)
-        groups = value["groups"]
-        waits = tuple(
-            HostWait("" if place is None else groups[place][0], *rest)
-            for place, *rest in value["waits"]
-        )
-    except messages.WRONG:
-        return None
-    return HostSummary(value["ranks"], value["trouble"], waits, dict(groups))
-
-
 def _few(ranks: Iterable[int]) -> list[Any]:
     return ranges_of(sorted(set(ranks)))[:MOST_PIECES]
 
@@ -228,8 +215,19 @@ _FORM = messages.fields(
 
 def read(answers: Iterable[PeerReply]) -> dict[str, HostSummary]:
     """By sender the summaries that are such."""
-    found = ((one.sender, unpacked(one.data)) for one in answers)
-    return {sender: one for sender, one in found if one is not None}
+    found = {}
+    for answer in answers:
+        with suppress(*messages.WRONG):
+            value = messages.value_of(answer.data, _FORM)
+            groups = value["groups"]
+            waits = tuple(
+                HostWait("" if place is None else groups[place][0], *rest)
+                for place, *rest in value["waits"]
+            )
+            found[answer.sender] = HostSummary(
+                value["ranks"], value["trouble"], waits, dict(groups)
+            )
+    return found
 
 
 # -- which hosts stand out ---------------------------------------------------------------------

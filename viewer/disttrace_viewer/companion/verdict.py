@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
-import select
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from disttrace.journal.format import definitions_name, is_own
@@ -49,8 +51,7 @@ from disttrace_viewer.trace.model import LaunchedJob
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
 
-JOIN_S, MOST_JOIN_S = 1.0, 16.0
-"""Between two looks for a store where none was there, first and in the end."""
+RETRY_S = 2.0
 ABORT = "abort"
 """The value of DISTTRACE_ON_STALL that is no command."""
 MOST_HOSTS = 64
@@ -69,8 +70,6 @@ class Judge:
         self._own = reading.OwnJournals(order.directory, order.in_names, order.host, order.roll)
         self._ours: set[str] = set()
         self._all_here = False
-        self._is_ready = True
-        self._join_s = JOIN_S
         self._holders = GilHolders()
         self._load = Load()
         self._activities = Activities()
@@ -80,9 +79,13 @@ class Judge:
         self._beside: set[str] = set()
         """Processes that waited in none of these: that they live proves nothing of the waits."""
         self._serve_at = 0.0
+        self.retry_at = math.inf
+        """When to look for the others again: no store was there."""
         self._chosen: list[str] = []
         """Hosts of which states were requested the last time, where not of all."""
-        self.peers = Peers(uuid.uuid4().hex[:12], self._answer)
+        self.peers = Peers(
+            uuid.uuid4().hex[:12], self._answer, called=lambda: _print({"called": True})
+        )
 
     def ready(self) -> None:
         """A stall may be near: be there for the requests of others."""
@@ -91,8 +94,8 @@ class Judge:
         activity.note(processes)
         self._look_at_work(local, waits=False)
         self._look_at_load(processes)
-        self._is_ready = self._join(local) or self._all_here
-        self._join_s = JOIN_S if self._is_ready else min(2 * self._join_s, MOST_JOIN_S)
+        joined = self._join(local) or self._all_here
+        self.retry_at = math.inf if joined else time.monotonic() + RETRY_S
 
     def farewell(self) -> None:
         """The processes of this host have failed: those that wait for them shall know why."""
@@ -103,9 +106,10 @@ class Judge:
             self.peers.stay(places, stay_s=stay_s(self._order.stall_s), serve=self._serve)
 
     @folder.no_cycles()
-    def divergence(self, known: Sequence[str], answers: Sequence[PeerReply] = ()) -> dict[str, Any]:
-        """Whether ranks of this host and of ``answers`` are out of step (``words.py``), but for
-        groups (ids) of which that is ``known``."""
+    def divergence(self, known: Sequence[str], sent: Sequence[Sequence[str]]) -> dict[str, Any]:
+        """Whether ranks of this host and of those that ``sent`` their calls are out of step
+        (``words.py``), but for groups (ids) of which that is ``known``."""
+        answers = [PeerReply(sender, base64.b64decode(data)) for sender, data in sent]
         local = self._local()
         received = self._unpacked(answers, local)
         newest = words.newest_calls(local, self._own.files())
@@ -117,21 +121,6 @@ class Judge:
         return reports.packed(
             words.newest_calls(self._local(), self._own.files()), most=reports.MOST_WHOLE
         )
-
-    def close(self) -> None:
-        self.peers.close()
-
-    def pause_s(self) -> float | None:
-        """Until ``turn`` is due; None: only a request makes us do something."""
-        pause_s = self.peers.pause_s
-        return self._join_s if pause_s is None and not self._is_ready else pause_s
-
-    def turn(self) -> None:
-        """Answer others; be there for them as soon as there is a store."""
-        if self.peers.pause_s is not None:
-            self.peers.poll()
-        elif not self._is_ready:
-            self.ready()
 
     @folder.no_cycles()
     def verdict(self, limit_s: float | None = None) -> dict[str, Any]:
@@ -459,13 +448,6 @@ def current(jobs: Sequence[LaunchedJob], ours: str, received: Received) -> list[
     return [job.id for job in jobs if job.last_ns >= began_ns or not living.isdisjoint(job.names)]
 
 
-def _divergence(judge: Judge, data: bytes) -> dict[str, Any]:
-    known, received = json.loads(data)
-    return judge.divergence(
-        known, [PeerReply(one, base64.b64decode(sent)) for one, sent in received]
-    )
-
-
 _DO: dict[bytes, Callable[[Judge, bytes], Any]] = {
     b"": lambda judge, _: judge.verdict(),
     b"died": lambda judge, _: judge.verdict(DIED_S),
@@ -473,31 +455,38 @@ _DO: dict[bytes, Callable[[Judge, bytes], Any]] = {
     b"mute": lambda judge, _: judge.peers.be_mute(),
     b"farewell": lambda judge, _: judge.farewell(),
     b"calls": lambda judge, _: base64.b64encode(judge.calls()).decode(),
-    b"diverged": _divergence,
+    b"diverged": lambda judge, data: judge.divergence(*json.loads(data)),
 }
 """What each word on standard input asks for; what is none has no answer."""
 
 
+def _print(value: Any) -> None:
+    print(json.dumps(value), flush=True)  # noqa: T201
+
+
 def main(argv: list[str]) -> None:
     """Do what each line on standard input asks for until it ends, and answer others meanwhile."""
-    judge = Judge(Order(**json.loads(argv[0])))
-    rest = b""
-    while True:
-        readable, _, _ = select.select([0, judge.peers.fileno()], [], [], judge.pause_s())
-        if judge.peers.is_called():
-            print(json.dumps({"called": True}), flush=True)  # noqa: T201
-        if 0 not in readable:
-            judge.turn()
-            continue
-        piece = os.read(0, 1 << 20)
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
-            what, _, data = line.partition(b" ")
-            if (answer := _DO[what](judge, data)) is not None:
-                print(json.dumps(answer), flush=True)  # noqa: T201
-        if not piece:
-            judge.close()
-            return
+    judge, over = Judge(Order(**json.loads(argv[0]))), threading.Event()
+
+    def do(line: bytes) -> None:
+        what, _, data = line.partition(b" ")
+        if (answer := _DO[what](judge, data)) is not None:
+            _print(answer)
+
+    def listen() -> None:
+        rest = b""
+        while piece := os.read(0, 1 << 20):
+            *whole, rest = (rest + piece).split(b"\n")
+            for line in whole:
+                judge.peers.events.put(partial(do, line))
+        judge.peers.events.put(over.set)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while not over.is_set():
+        judge.peers.attend()
+        if time.monotonic() >= judge.retry_at:
+            judge.ready()
+    judge.peers.close()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-import queue
+import select
 import signal
 import subprocess
 import sys
@@ -28,23 +28,23 @@ from disttrace_viewer.load.announcements import keep, path_of
 from disttrace_viewer.load.files import is_open
 from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.load.tail import Tail
-from disttrace_viewer.trace.values import asdict, dataclass
+from disttrace_viewer.trace.values import asdict
 
 if TYPE_CHECKING:
     from disttrace_viewer.companion.endpoint import PeerReply
 
 _SOON_S = 1.0
-_LATEST_S, _LATEST_AT_FIRST_S, _AT_FIRST_S = 60.0, 5.0, 120.0
-"""Between two looks at a picture that does not change; less in the first two minutes, where looks
-take no more than a fiftieth of the time.
+_OFTEN_S, _LATEST_S, _SHARE = 5.0, 60.0, 50
+"""Between two looks at a picture that does not change: the first at least, the second at most, and
+so many times what one took.
 """
-_SHARE = 50
 _LOOK_S = 0.5
 _LOOK_SOON_S = 0.1
 """Where a stall may be near, and while one stands: a job that goes on may soon be over."""
 _TOGETHER_S = 0.7
-_ANSWER_S = 2.0
-"""So long a process has to print a request; then the next one gets it."""
+_ANSWER_S, _HEAR_S = 2.0, 0.05
+"""So long a process has to print a request, for which one looks so often; then the next one gets
+it."""
 _WITHIN_S = 120.0
 _LEAVE_S = 5.0
 _AT_ONCE = 500
@@ -79,7 +79,6 @@ class Watch(Duty):
         self._verdicts: subprocess.Popen[bytes] | None = None
         self._answer = b""
         self._aborted: set[str] = set()
-        self._asked_at = self._quiet_s = 0.0
         self._pause = _SOON_S
         self._pulses: dict[str, Pulse] = {}
         self._since = time.monotonic() if order.quiet_since is None else order.quiet_since / 1e9
@@ -93,7 +92,6 @@ class Watch(Duty):
         self._unheard: list[Any] | None = None
         """The picture that no process here could print: looked at anew, it has stood all along."""
         self._again_at, self._again_s = 0.0, _AGAIN_S
-        self._saying: _Announcement | None = None
         self._number = time.monotonic_ns()
         """Rises from here, and is no number of an earlier companion whose file is left over."""
         self._held_back = False
@@ -101,9 +99,7 @@ class Watch(Duty):
         self._gone: set[str] = set()
         self._diverged: set[str] = set()
         """Groups (ids) of which it was reported that ranks are out of step."""
-        self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        """What is to be announced next, by any thread."""
-        self._suspicions: queue.SimpleQueue[Sequence[PeerReply]] = queue.SimpleQueue()
+        self._suspicions: list[Sequence[PeerReply]] = []
 
     def follow(self, base: str) -> None:
         """A process in which nothing has moved for a while; with an exporter, any."""
@@ -121,11 +117,7 @@ class Watch(Duty):
         now = time.monotonic()
         self._commands.look(None if self._verdicts is None else self._verdicts.pid)
         self._hear()
-        if self._verdicts is not None and self._asked_at:
-            self._read_verdict()
-        elif self._saying is None and not self._todo.empty():
-            self._todo.get()()
-        elif self._saying is None and not self._suspicions.empty():
+        if self._suspicions:
             self._ask_of_suspicions()
         elif self._verdicts is not None and self._next_line().startswith(_CALLED):
             self._ask()  # a process of another host has waited for the limit: ours may be at work
@@ -134,7 +126,6 @@ class Watch(Duty):
             if self._signature and any(moved):
                 self._due = min(self._due, now)  # it may go on
             quiet = max((now - p.quiet_since for p in self._pulses.values()), default=0.0)
-            self._quiet_s = quiet
             soon = self._signature or quiet >= self._limit_s / 2
             self._look_due = now + (_LOOK_SOON_S if soon else _LOOK_S)
             died = bool(self._gone) and self._on_stall == "abort" and quiet >= DIED_S
@@ -171,25 +162,43 @@ class Watch(Duty):
         return self._standing if self._signature else None
 
     def suspect(self, answers: Sequence[PeerReply] = ()) -> None:
-        """Have judged whether ranks here, and those of ``answers``, are out of step; any thread."""
-        self._suspicions.put(answers)
+        """Have judged whether ranks here, and those of ``answers``, are out of step."""
+        self._suspicions.append(answers)
 
     # -- verdicts ----------------------------------------------------------------------------
 
     def _ask(self, what: bytes = b"\n") -> None:
+        """Have the child work something out, and act on it."""
         if self._verdicts is None:
             self._verdicts = _start(self._order)
-        if self._tell_child(what):
-            self._asked_at = time.monotonic()
-        else:
+        began, line = time.monotonic(), b""
+        if not self._tell_child(what):
             self._over("it ended")
+            return
+        while not line or line.startswith(_CALLED):  # such a call is being looked into
+            line = self._next_line(_LOOK_S)
+            if self.over.is_set():
+                return
+            if not line and self._verdicts.poll() is not None:
+                self._over(f"exit code {self._verdicts.returncode}")
+                return
+            if time.monotonic() - began > _WITHIN_S:
+                self._verdicts.kill()
+                self._over(f"it took longer than {_WITHIN_S:g} s")
+                return
+        answer = json.loads(line)
+        if not answer:  # another host prints
+            self._due = time.monotonic() + _SOON_S
+        elif "diverged" in answer:
+            self._tell_divergence(answer)
+        else:
+            self._judge(answer, time.monotonic() - began)
 
     def _ask_of_suspicions(self) -> None:
         """Of all that came since the last time, at once: each rank has its own."""
-        sent: dict[str, str] = {}
-        while not self._suspicions.empty():
-            for one in self._suspicions.get():
-                sent[one.sender] = base64.b64encode(one.data).decode()
+        replies = [one for answers in self._suspicions for one in answers]
+        sent = {one.sender: base64.b64encode(one.data).decode() for one in replies}
+        self._suspicions.clear()
         known = self._diverged | {group for _, _, group, *_ in self._signature or () if group}
         self._ask(b"diverged %b\n" % json.dumps([sorted(known), [*sent.items()]]).encode())
 
@@ -203,43 +212,21 @@ class Watch(Duty):
             return False
         return True
 
-    def _next_line(self) -> bytes:
+    def _next_line(self, within_s: float = 0.0) -> bytes:
         assert self._verdicts is not None
         assert self._verdicts.stdout is not None
-        try:
-            self._answer += os.read(self._verdicts.stdout.fileno(), 1 << 20)
-        except BlockingIOError:
-            pass
+        pipe = [] if b"\n" in self._answer else [self._verdicts.stdout.fileno()]
+        if pipe and select.select(pipe, [], [], within_s)[0]:
+            self._answer += os.read(pipe[0], 1 << 20)
         line, newline, rest = self._answer.partition(b"\n")
         self._answer = rest if newline else self._answer
         return line if newline else b""
-
-    def _read_verdict(self) -> None:
-        assert self._verdicts is not None
-        line = self._next_line()
-        if line.startswith(_CALLED):
-            return  # that is being looked into
-        if line:
-            took = time.monotonic() - self._asked_at
-            self._asked_at = 0.0
-            answer = json.loads(line)
-            if not answer:  # another host prints
-                self._due = time.monotonic() + _SOON_S
-            elif "diverged" in answer:
-                self._tell_divergence(answer)
-            else:
-                self._judge(answer, took)
-        elif self._verdicts.poll() is not None:
-            self._over(f"exit code {self._verdicts.returncode}")
-        elif time.monotonic() - self._asked_at > _WITHIN_S:
-            self._verdicts.kill()
-            self._over(f"it took longer than {_WITHIN_S:g} s")
 
     def _over(self, why: str) -> None:
         """The child is of no use: log that once, and try again much later."""
         assert self._verdicts is not None
         self._verdicts.wait()
-        self._verdicts, self._asked_at, self._answer = None, 0.0, b""
+        self._verdicts, self._answer = None, b""
         self._due = time.monotonic() + _LATEST_S
         self._log.write(f"no verdict on a stall could be worked out ({why})")
 
@@ -257,27 +244,32 @@ class Watch(Duty):
             self._due = now + verdict["next_s"]
             return
         self._held_back = False
+        lines: list[str] = []
+        objects: list[dict[str, Any]] = []
+        keeps = True
         held = changed and self._is_fewer(signature, now)
         if changed and signature and not held:
             if not self._signature and signature != self._unheard:
                 self._stalled_since = now
             self._again_at, self._again_s = now + _AGAIN_S, _AGAIN_S
-            objects = _objects("stalled", verdict["objects"])
+            lines, objects = verdict["lines"], _objects("stalled", verdict["objects"])
             self._standing = objects[0] if objects else {}
-            self._announce(verdict["lines"], verdict["voices"], objects)
             self._tell_command(objects, verdict["alert"])
             if self._tell is not None and verdict["lines"]:
                 self._tell(verdict["lines"][0], verdict["ops"])
         elif changed and self._signature is not None and over:
             if verdict["going_on"]:
+                lines = [f"going on: {verdict['going_on']}"]
                 objects = _objects("going on", [{"summary": verdict["going_on"]}])
-                self._announce([f"going on: {verdict['going_on']}"], verdict["voices"], objects)
         elif signature and not changed and (reminds or now >= self._again_at):
-            self._announce_again(verdict)
+            self._again_s *= 2
+            self._again_at = now + self._again_s
+            first = verdict["lines"][: 2 if marks else 1]  # the second says what time is left
+            lines, keeps = [*first, *verdict["lines"][1:][-1:]], False
+            objects = _objects("stalled", verdict["objects"])
         elif not signature and verdict["notes"] and (reminds or verdict["noted"] != self._noted):
-            self._noted = verdict["noted"]
-            objects = _objects(verdict["notes"][0].partition(":")[0], verdict["objects"])
-            self._announce(verdict["notes"], verdict["voices"], objects)
+            lines, self._noted = verdict["notes"], verdict["noted"]
+            objects = _objects(lines[0].partition(":")[0], verdict["objects"])
         if (signature and not held) or over:
             self._signature = signature or None
         if not signature and over:
@@ -287,12 +279,12 @@ class Watch(Duty):
             self._pulses = {b: p for b, p in self._pulses.items() if not p.launcher}
         # Reading everything again is dear: seldom, unless something moves (``turn``) or somebody
         # who is quiet is about to have waited for the limit.
-        latest = _LATEST_S
-        if self._quiet_s < _AT_FIRST_S:
-            latest = max(_LATEST_AT_FIRST_S, min(_SHARE * took, _LATEST_S))
+        latest = max(_OFTEN_S, min(_SHARE * took, _LATEST_S))
         self._pause = _SOON_S if changed and not held else min(self._pause * 2, latest)
         soon = verdict["next_s"] if verdict["waiting"] and not signature else self._pause
         self._due = now + min(self._pause, soon, *(mark - unix for mark in marks if mark > unix))
+        if lines:
+            self._announce(lines, verdict["voices"], objects, keep=keeps)
         stood = verdict["died"] or now - self._stalled_since >= self._order.stall_s
         if verdict["aborting"] and signature and stood:
             self._abort(verdict["aborting"], died=verdict["died"])
@@ -303,8 +295,8 @@ class Watch(Duty):
         self._diverged.update(found["diverged"])
         if found["lines"] and new:
             objects = _objects("diverged", found["objects"])
-            self._announce(found["lines"], found["voices"], objects)
             self._tell_command(objects, found["alert"])
+            self._announce(found["lines"], found["voices"], objects)
 
     def _is_fewer(self, signature: list[Any], now: float) -> bool:
         """Whether it is for now the picture that was reported, but that some of the missing have
@@ -345,8 +337,8 @@ class Watch(Duty):
     # -- speaking ----------------------------------------------------------------------------
 
     def tell(self, kind: str, line: str, objects: dict[str, Any], voices: Sequence[str]) -> None:
-        """Have another line printed by one of these once none is under way; on any thread."""
-        self._todo.put(lambda: self._announce([line], [*voices], _objects(kind, [objects])))
+        """Have another line printed by one of these."""
+        self._announce([line], [*voices], _objects(kind, [objects]))
 
     def _announce(
         self,
@@ -356,25 +348,29 @@ class Watch(Duty):
         *,
         keep: bool = True,
     ) -> None:
-        if voices:
-            self._number += 1
-            sent = objects
-            if len(json.dumps(objects)) > _MOST_OF_OBJECTS:
-                sent = [{k: v for k, v in one.items() if k != "finding"} for one in objects]
-            self._saying = _Announcement(self._number, lines, [*voices], sent)
-            for first in range(0, len(voices), _AT_ONCE):  # each of this host has callbacks, maybe
-                named = voices[first : first + _AT_ONCE]
-                self._write({"verdict": sent, "for": named})
-            self._ask_next()
-            if keep:
-                self._keep([{**one, "process": voices[0]} for one in objects])
+        if not voices:
+            return
+        self._number += 1
+        sent = objects
+        if len(json.dumps(objects)) > _MOST_OF_OBJECTS:
+            sent = [{k: v for k, v in one.items() if k != "finding"} for one in objects]
+        for first in range(0, len(voices), _AT_ONCE):  # each of this host has callbacks, maybe
+            self._write({"verdict": sent, "for": voices[first : first + _AT_ONCE]})
+        if keep:
+            self._keep([{**one, "process": voices[0]} for one in objects])
+        for voice in voices:
+            self._write({"n": self._number, "voice": voice, "lines": lines, "objects": sent})
+            until = time.monotonic() + _ANSWER_S
+            while time.monotonic() < until:
+                if self._hear() or self.over.wait(_HEAR_S):
+                    return
+        self._be_mute()
 
-    def _announce_again(self, verdict: dict[str, Any]) -> None:
-        self._again_s *= 2
-        self._again_at = time.monotonic() + self._again_s
-        lines, objects = verdict["lines"], _objects("stalled", verdict["objects"])
-        first = lines[: 2 if verdict["marks"] else 1]  # the second says what time is left
-        self._announce([*first, *lines[1:][-1:]], verdict["voices"], objects, keep=False)
+    def _be_mute(self) -> None:
+        """None of the processes here prints, so another host has to."""
+        if self._verdicts is not None:
+            self._tell_child(b"mute\n")
+            self._signature, self._unheard = None, self._signature
 
     def _keep(self, objects: list[dict[str, Any]]) -> None:
         order = self._order
@@ -383,55 +379,23 @@ class Watch(Duty):
         except OSError as error:
             self._log.write(f"a verdict could not be kept: {error}")
 
-    def _ask_next(self) -> None:
-        """Ask the next process to print it; none left means that none answers."""
-        saying = self._saying
-        assert saying is not None
-        if not saying.voices:
-            self._saying = None
-            if self._verdicts is not None:
-                self._tell_child(b"mute\n")  # then another host has to print
-                self._signature, self._unheard = None, self._signature
-            return
-        saying.asked_at = time.monotonic()
-        request = {"n": saying.number, "voice": saying.voices.pop(0), "lines": saying.lines}
-        self._write({**request, "objects": saying.objects})
-
-    def _hear(self) -> None:
-        """Whether it was printed (a process that holds the GIL does not answer), and whether ranks
-        seem to be out of step to one of them."""
+    def _hear(self) -> bool:
+        """Whether the newest announcement was printed (a process that holds the GIL does not
+        answer); and whether ranks seem to be out of step to one of them."""
         if self._tail is None:
             try:
                 self._tail = Tail(self._path)
             except OSError:
-                return
-        suspected = False
-        for line in self._tail.lines():
-            if (record := json_object(line)) is None:
-                continue
-            suspected |= "suspect" in record
-            if self._saying is not None and record.get("said") == self._saying.number:
-                self._saying = None
-        if suspected:
+                return False
+        records = [*filter(None, map(json_object, self._tail.lines()))]
+        if any("suspect" in record for record in records):
             self.suspect()
-        if self._saying is not None and time.monotonic() - self._saying.asked_at > _ANSWER_S:
-            self._ask_next()
+        return any(record.get("said") == self._number for record in records)
 
     def _write(self, record: dict[str, Any]) -> None:
         if self._file is None:
             self._file = fmt.open_own(self._path, os.O_CREAT | os.O_RDWR | os.O_APPEND)
         os.write(self._file, json.dumps(record).encode() + b"\n")
-
-
-@dataclass(slots=True)
-class _Announcement:
-    """Lines on their way to a rank's stderr."""
-
-    number: int
-    lines: list[str]
-    voices: list[str]
-    objects: list[dict[str, Any]]
-    asked_at: float = 0.0
 
 
 def _objects(kind: str, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -456,7 +420,4 @@ def command_of(order: Order) -> list[str]:
 
 def _start(order: Order) -> subprocess.Popen[bytes]:
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-    child = subprocess.Popen(command_of(order), stdin=pipe, stdout=pipe, stderr=nothing)
-    assert child.stdout is not None
-    os.set_blocking(child.stdout.fileno(), False)
-    return child
+    return subprocess.Popen(command_of(order), stdin=pipe, stdout=pipe, stderr=nothing)

@@ -32,9 +32,9 @@ _FROM_CALL = (
 _AS_JSON = ("shapes", "splits", "args")
 
 
-def operation(definitions: Definitions, op: LiveOperation) -> Attributes:
+def operation(op: LiveOperation) -> Attributes:
     """Everything known of an operation."""
-    call = op.call
+    call, definitions = op.call, op.journal.definitions
     found: Attributes = {
         TYPE: "operation",
         "disttrace.operation.id": f"{definitions.id[:8]}.{op.number}",

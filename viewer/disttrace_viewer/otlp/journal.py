@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import disttrace.journal.format as fmt
+from disttrace_viewer.load import ids
 from disttrace_viewer.load.definitions import completed
 from disttrace_viewer.load.fates import fold, over
 from disttrace_viewer.load.ids import Context, parse_traceparent
@@ -26,6 +28,7 @@ class LiveOperation:
     the journal's ``t0``, the other times from it.
     """
 
+    journal: JournalReader
     record: Record
     call: Record
     parent: LiveOperation | None
@@ -106,6 +109,18 @@ class JournalReader:
         self._expected: dict[int, LiveOperation] = {}
         """Those of which a wait may follow; else they were over when that was last seen."""
         self._begun: list[LiveOperation] = []
+
+    @cached_property
+    def outer(self) -> Context | None:
+        """The span outside of the job under which it runs."""
+        return ids.trace_of("", self.definitions.env)[1]
+
+    @cached_property
+    def root(self) -> Context:
+        """Its own span, sampled as its starter decided."""
+        trace, outer = ids.trace_of(str(self.definitions.process.get("job")), self.definitions.env)
+        span = ids.root_of(trace, self.definitions.id)
+        return Context(trace, span, None if outer is None else outer.sampled)
 
     def poll(self, *, final: bool = False) -> Iterator[LiveOperation]:
         """Read what is new, and yield what ended in order; ``final``: the process is gone."""
@@ -218,7 +233,7 @@ class JournalReader:
         self._seen(record["t"])
         parent = self.in_flight.get(record.get("p", -1))
         user = parse_traceparent(f"00-{record.get('sp')}")  # TRACE-SPAN-FLAGS
-        operation = LiveOperation(record, call, parent, user)
+        operation = LiveOperation(self, record, call, parent, user)
         self.in_flight[number] = operation
         self._begun.append(operation)
 

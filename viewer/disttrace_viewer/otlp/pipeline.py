@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -30,9 +29,8 @@ class Pipeline:
         *,
         pending_ns: int,
         say: Callable[[str], object] = lambda _: None,
-        full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``say`` gets a sentence on what is left out; nothing is read while it is ``full``."""
+        """``say`` gets a sentence on what is left out; nothing is read while ``emit`` waits."""
         self.journals: dict[str, JournalReader] = {}
         self._emit = emit
         self._pending_ns = pending_ns
@@ -40,11 +38,8 @@ class Pipeline:
         self._builder = spans.Builder()
         self._meters: Meters | None = None
         self._rooted: set[str] = set()
-        self._full = full
-        self._ended: deque[tuple[JournalReader, LiveOperation]] = deque()
+        self._ended: list[LiveOperation] = []
         """To be sent at the next turn."""
-        self._due: deque[tuple[JournalReader, LiveOperation]] = deque()
-        """To be sent now, or when there is room again."""
 
     def use(self, meters: Meters) -> None:
         """Feed these instruments from now on (they ask the pipeline what is in flight)."""
@@ -58,18 +53,15 @@ class Pipeline:
     def poll(self) -> None:
         """Take in what is new, and send what had ended a turn ago: a receive links to its send,
         whose begin was read by then, whatever the order of the journals."""
-        if not self._due:
-            self._due, self._ended = self._ended, deque()
-            self._read_all()
+        due, self._ended = self._ended, []
+        self._read_all()
         now = time.time_ns()
-        while self._due:
-            if self._full():
-                return
-            journal, operation = self._due.popleft()
-            try:
-                self._send(journal, operation)
-            except Exception as error:
-                self._give_up(journal, error)
+        for operation in due:
+            if not operation.journal.gone:
+                try:
+                    self._send(operation)
+                except Exception as error:
+                    self._give_up(operation.journal, error)
         self._send_pending(now)
 
     def ended(self, base: str) -> None:
@@ -93,18 +85,17 @@ class Pipeline:
         if journal.gone:
             return
         now = time.time_ns()
-        ended = (*self._due, *self._ended)
-        waiting = [operation for of, operation in ended if of is journal]
+        waiting = [one for one in self._ended if one.journal is journal]
         self._forget(journal)
         for operation in chain(waiting, journal.poll(final=True)):
-            self._send(journal, operation)
+            self._send(operation)
             yield
         running = how is not None and how.runs
         for operation in list(journal.in_flight.values()):
             if running:
-                self._emit(self._builder.pending(journal, operation, now))
+                self._emit(self._builder.pending(operation, now))
             else:
-                self._send(journal, operation)
+                self._send(operation)
         journal.in_flight.clear()
         if journal.definitions.process:
             self._root(journal)
@@ -125,19 +116,19 @@ class Pipeline:
         """Send operations in flight, [process, number], as stalled."""
         wanted = set(ops)
         now = time.time_ns()
-        for journal, operation, _ in self.in_flight():
-            if (journal.definitions.id, operation.number) in wanted:
-                self._root(journal)
+        for operation, _ in self.in_flight():
+            if (operation.journal.definitions.id, operation.number) in wanted:
+                self._root(operation.journal)
                 operation.pending_sent = True
-                self._emit(self._builder.stalled(journal, operation, now, summary))
+                self._emit(self._builder.stalled(operation, now, summary))
 
-    def in_flight(self) -> Iterator[tuple[JournalReader, LiveOperation, int]]:
+    def in_flight(self) -> Iterator[tuple[LiveOperation, int]]:
         """Every operation in flight with its age in nanoseconds."""
         now = time.time_ns()
         for journal in list(self.journals.values()):
             for operation in list(journal.in_flight.values()):
                 begin = self._builder.unix(journal, operation.begin)
-                yield journal, operation, max(0, now - begin)
+                yield operation, max(0, now - begin)
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -158,25 +149,24 @@ class Pipeline:
         self._say(f"the journal {plain(journal.base)[:200]} is not sent any further: {what}")
 
     def _forget(self, journal: JournalReader) -> None:
-        self._due = deque(one for one in self._due if one[0] is not journal)
-        self._ended = deque(one for one in self._ended if one[0] is not journal)
+        self._ended = [one for one in self._ended if one.journal is not journal]
 
     def _read(self, journal: JournalReader) -> None:
         now = time.time_ns()
-        self._ended += [(journal, operation) for operation in journal.poll()]
+        self._ended += journal.poll()
         for operation in journal.begun():
-            self._builder.began(journal, operation)
+            self._builder.began(operation)
         if journal.base not in self._rooted and journal.definitions.process:
             since = now - self._builder.unix(journal, 0)
             if journal.definitions.identity or since > _ROOT_AFTER_NS:
                 self._root(journal)
 
-    def _send(self, journal: JournalReader, operation: LiveOperation) -> None:
-        self._emit(self._builder.operation(journal, operation))
+    def _send(self, operation: LiveOperation) -> None:
+        self._emit(self._builder.operation(operation))
         if self._meters is not None:
-            self._meters.ended(journal, operation)
-            if (took := self._builder.exchange_over(journal, operation)) is not None:
-                self._meters.exchanged(journal, operation, took[0], clock=took[1])
+            self._meters.ended(operation)
+            if (took := self._builder.exchange_over(operation)) is not None:
+                self._meters.exchanged(operation, took[0], clock=took[1])
 
     def _root(self, journal: JournalReader) -> None:
         if journal.base not in self._rooted and journal.definitions.process:
@@ -184,8 +174,8 @@ class Pipeline:
             self._emit(spans.process_start(self._builder, journal))
 
     def _send_pending(self, now: int) -> None:
-        for journal, operation, age in self.in_flight():
+        for operation, age in self.in_flight():
             if age >= self._pending_ns and not operation.pending_sent:
                 operation.pending_sent = True
-                self._root(journal)
-                self._emit(self._builder.pending(journal, operation, now))
+                self._root(operation.journal)
+                self._emit(self._builder.pending(operation, now))

@@ -128,7 +128,7 @@ class Meters:
     def __init__(
         self,
         meter: Meter,
-        in_flight: Callable[[], Iterable[tuple[JournalReader, LiveOperation, int]]],
+        in_flight: Callable[[], Iterable[tuple[LiveOperation, int]]],
     ) -> None:
         """``in_flight`` gives every operation in flight with its age in nanoseconds."""
         self._in_flight = in_flight
@@ -167,9 +167,9 @@ class Meters:
             "Operations in flight.",
         )
 
-    def ended(self, journal: JournalReader, op: LiveOperation) -> None:
+    def ended(self, op: LiveOperation) -> None:
         """An operation is over, or its process is."""
-        labels = _labels(journal, op)
+        labels = _labels(op)
         self._count.add(1, {**labels, "disttrace.status": op.status})
         if op.bytes:
             self._io.add(op.bytes, labels)
@@ -180,17 +180,15 @@ class Meters:
         if wait is not None and op.status == OK:
             self._wait.record(max(0, op.end - wait) / 1e9, labels)
 
-    def exchanged(
-        self, journal: JournalReader, op: LiveOperation, duration_ns: int, *, clock: str
-    ) -> None:
+    def exchanged(self, op: LiveOperation, duration_ns: int, *, clock: str) -> None:
         """A collective is over; ``clock``: ``device``, if the backend measured it, or ``host``."""
-        group = journal.definitions.get("group", op.call.get("group")) or {}
+        group = op.journal.definitions.get("group", op.call.get("group")) or {}
         root = op.call.get("root") == group.get("rank")
         shape = on_bus(str(op.call.get("op")), group.get("size"), root=root)
         if shape is None or not op.bytes:
             return
         scale, factor = shape
-        labels = _labels(journal, op)
+        labels = _labels(op)
         labels.pop("disttrace.rank", None)
         labels["disttrace.clock"] = clock
         self._bus.record(scale * op.bytes / (duration_ns / 1e9) * factor, labels)
@@ -198,20 +196,21 @@ class Meters:
     def _observed(self, value: Callable[[int, int], float]) -> Iterable[Observation]:
         """``value`` of the oldest age (ns) and the count of operations in flight, by labels."""
         found: dict[tuple[tuple[str, Any], ...], tuple[int, int]] = {}
-        for journal, op, age in self._in_flight():
-            labels = tuple(sorted(_labels(journal, op).items()))
+        for op, age in self._in_flight():
+            labels = tuple(sorted(_labels(op).items()))
             oldest, count = found.get(labels, (0, 0))
             found[labels] = (max(oldest, age), count + 1)
         return [Observation(value(*known), dict(labels)) for labels, known in found.items()]
 
 
-def _labels(journal: JournalReader, op: LiveOperation) -> dict[str, str | int]:
+def _labels(op: LiveOperation) -> dict[str, str | int]:
+    definitions = op.journal.definitions
     found: dict[str, str | int] = {"disttrace.op": str(op.call.get("op"))}
     number = op.call.get("group")
     if number is not None:
-        found["disttrace.group.name"] = attributes.group_label(journal.definitions, number)
+        found["disttrace.group.name"] = attributes.group_label(definitions, number)
     if op.call.get("backend"):
         found["disttrace.backend"] = str(op.call["backend"])
-    if journal.definitions.rank is not None:
-        found["disttrace.rank"] = journal.definitions.rank
+    if definitions.rank is not None:
+        found["disttrace.rank"] = definitions.rank
     return found

@@ -66,17 +66,14 @@ class Sender(SpanProcessor, SpanExporter):
             raise ViewerError(f"OTEL_BSP_*: {error}") from None
         self._worker = 0
 
-    def full(self) -> bool:
-        """Whether a span would have to wait."""
-        return self._waiting >= self._size and not self._failing and not self._gave_up
-
     def on_end(self, span: ReadableSpan) -> None:
         """Queue a span; waits while the queue is full and the collector takes spans."""
         if span.context is None or not span.context.trace_flags.sampled:
             return
         with self._changed:
-            while self.full():
-                self._changed.wait(1.0)
+            self._changed.wait_for(
+                lambda: self._waiting < self._size or self._failing or self._gave_up
+            )
             if self._waiting >= self._size or self._gave_up:
                 self._drop(1)
                 return

@@ -57,9 +57,9 @@ class Exchanged:
     tag: int | None = None
 
 
-def exchanged(journal: JournalReader, op: LiveOperation) -> Exchanged | None:
+def exchanged(op: LiveOperation) -> Exchanged | None:
     """What an operation takes part in; None for store operations, failed calls, and so on."""
-    call, definitions = op.call, journal.definitions
+    call, definitions = op.call, op.journal.definitions
     number = call.get("group")
     if op.seq is None or number is None:
         return None
@@ -83,7 +83,6 @@ class Builder:
     def __init__(self) -> None:
         self._offsets: dict[str, int] = {}
         """Of unix time, by boot: the processes of this host share a clock."""
-        self._traces: dict[str, tuple[str, Context | None]] = {}
         # What is linked to and in a trace of the user's own, by span: links must name that trace.
         self._elsewhere: dict[str, str] = {}
         self._members: dict[str, dict[tuple[str, int], _Part | None]] = {}
@@ -99,47 +98,30 @@ class Builder:
         # OTLP knows no time before 1970, to which another journal's offset may lead.
         return max(0, t0 + offset + t)
 
-    def trace(self, journal: JournalReader) -> str:
-        """The trace of a process's job."""
-        return self._trace(journal)[0]
-
-    def root(self, journal: JournalReader) -> Context:
-        """The root span of a process."""
-        return self.of_job(journal, ids.root_of(self.trace(journal), journal.definitions.id))
-
-    def of_job(self, journal: JournalReader, span: str) -> Context:
-        """A span in the trace of a process's job, sampled as its starter decided."""
-        trace, outer = self._trace(journal)
-        return Context(trace, span, None if outer is None else outer.sampled)
-
-    def top(self, journal: JournalReader) -> Context | None:
-        """The span outside of the job under which a process runs."""
-        return self._trace(journal)[1]
-
-    def began(self, journal: JournalReader, op: LiveOperation) -> None:
+    def began(self, op: LiveOperation) -> None:
         """Remember what others link to in a trace of the user's own, and who is in a collective."""
-        part = exchanged(journal, op)
+        part = exchanged(op)
         if part is None:
             return
         if part.peer is None:
-            _remember(self._members, first := self._first(journal, part))
-            self._members.setdefault(first, {})[journal.base, part.rank] = None
-        trace = self.parent(journal, op).trace
-        if trace != self.trace(journal) and (part.peer is not None or part.rank == 0):
-            _remember(self._elsewhere, own := self._span_id(journal, op, part))
-            self._elsewhere[own] = trace
+            _remember(self._members, first := _first(op, part))
+            self._members.setdefault(first, {})[op.journal.base, part.rank] = None
+        own = context_of(op)
+        if own.trace != op.journal.root.trace and (part.peer is not None or part.rank == 0):
+            _remember(self._elsewhere, own.span)
+            self._elsewhere[own.span] = own.trace
 
-    def exchange_over(self, journal: JournalReader, op: LiveOperation) -> tuple[int, str] | None:
+    def exchange_over(self, op: LiveOperation) -> tuple[int, str] | None:
         """Once all members of this host are through a collective: how long that took from the last
         arrival on, in ns, and by which clock. None before, and for all else."""
-        part = exchanged(journal, op)
+        part = exchanged(op)
         if part is None or part.peer is not None or op.end is None or op.error is not None:
             return None
-        first, begin = self._first(journal, part), self.unix(journal, op.begin)
+        first, begin = _first(op, part), self.unix(op.journal, op.begin)
         members = self._members.get(first, {})
-        if (journal.base, part.rank) not in members:
+        if (op.journal.base, part.rank) not in members:
             return None
-        members[journal.base, part.rank] = begin, begin + op.end, op.record.get("z")
+        members[op.journal.base, part.rank] = begin, begin + op.end, op.record.get("z")
         parts = [one for one in members.values() if one is not None]
         if len(parts) < len(members):
             return None
@@ -150,106 +132,106 @@ class Builder:
         took = max(ends) - max(begins)
         return (took, "host") if took > 0 else None
 
-    def operation(self, journal: JournalReader, op: LiveOperation) -> Span:
+    def operation(self, op: LiveOperation) -> Span:
         """The span of an operation that is over, or whose process ended first."""
-        part = exchanged(journal, op)
-        parent = self.parent(journal, op)
-        context = Context(parent.trace, self._span_id(journal, op, part), parent.sampled)
-        end = op.begin + op.end if op.end is not None else max(journal.last, op.begin)
-        failed = op.error
-        if op.status == IN_FLIGHT:
-            failed = "it never ended"
+        end = op.begin + op.end if op.end is not None else max(op.journal.last, op.begin)
         return Span(
-            process=journal,
+            process=op.journal,
             name=_name(op),
-            context=context,
-            parent=parent,
-            start=self.unix(journal, op.begin),
-            end=self.unix(journal, end),
-            attributes=attributes.operation(journal.definitions, op),
-            links=self._links(journal, op, part),
-            failed=failed,
+            context=context_of(op),
+            parent=_parent(op),
+            start=self.unix(op.journal, op.begin),
+            end=self.unix(op.journal, end),
+            attributes=attributes.operation(op),
+            links=self._links(op),
+            failed="it never ended" if op.status == IN_FLIGHT else op.error,
             kind=_kind(op),
         )
 
-    def pending(self, journal: JournalReader, op: LiveOperation, now: int) -> Span:
-        """The span of an operation in flight since ``start``, as of ``now``."""
-        final = self.operation(journal, op)
+    def pending(self, op: LiveOperation, now: int) -> Span:
+        """The span of an operation in flight, as of ``now``, under an id of its own: no backend
+        replaces a span."""
+        final, outer = self.operation(op), _around(op)
+        about: Attributes = {
+            attributes.PENDING: True,
+            "disttrace.replaced_by": final.context.span,
+        }
+        in_flight = outer is not None and outer.pending_sent  # of it there is no other one so far
         return replace(
-            as_pending(final, pending_id(final.context)),
-            parent=self._pending_parent(op, final),
+            final,
+            name=f"{final.name} (pending)",
+            context=_pending(final.context),
+            parent=_pending(final.parent) if in_flight and final.parent else final.parent,
             end=max(now, final.start),
+            attributes={**final.attributes, **about},
+            links=(*final.links, (final.context, "final")),
+            failed=None,
         )
 
-    def stalled(self, journal: JournalReader, op: LiveOperation, now: int, summary: str) -> Span:
+    def stalled(self, op: LiveOperation, now: int, summary: str) -> Span:
         """The pending span with the stall as an event; another one where it was sent already."""
-        span = self.pending(journal, op, now)
+        span = self.pending(op, now)
         if op.pending_sent:
             other = ids.other_span(span.context.trace, "stalled", span.context.span, now)
             span = replace(span, context=span.context._replace(span=other))
         about: Attributes = {"disttrace.summary": summary}
         return replace(span, events=(*span.events, (attributes.STALLED, now, about)))
 
-    def parent(self, journal: JournalReader, op: LiveOperation) -> Context:
-        """The innermost of: composed operation around it, the user's span, the process's root."""
-        outer = op.parent
-        if outer is not None and (op.user is None or op.user == outer.user):
-            above = self.parent(journal, outer)
-            part = exchanged(journal, outer)
-            return Context(above.trace, self._span_id(journal, outer, part), above.sampled)
-        return op.user if op.user is not None else self.root(journal)
-
-    def _pending_parent(self, op: LiveOperation, final: Span) -> Context | None:
-        """Of a composed operation in flight there is only the pending span so far."""
-        inside = op.parent is not None and (op.user is None or op.user == op.parent.user)
-        if not inside or op.parent is None or not op.parent.pending_sent or final.parent is None:
-            return final.parent
-        return final.parent._replace(span=pending_id(final.parent))
-
-    def _span_id(self, journal: JournalReader, op: LiveOperation, part: Exchanged | None) -> str:
-        trace = self.trace(journal)
-        if part is None:
-            return ids.other_span(trace, "operation", journal.definitions.id, op.number)
-        if part.peer is None:
-            return ids.member_span(trace, part.group, part.backend, part.seq, part.rank)
-        sends = op.call.get("op") == "send"
-        ends = (part.rank, part.peer) if sends else (part.peer, part.rank)
-        return ids.message_span(
-            trace, part.group, "send" if sends else "recv", *ends, part.tag, part.seq
-        )
-
-    def _first(self, journal: JournalReader, part: Exchanged) -> str:
-        """The span of group rank 0 in a collective, by which all members know it."""
-        return ids.member_span(self.trace(journal), part.group, part.backend, part.seq, 0)
-
-    def _links(
-        self, journal: JournalReader, op: LiveOperation, part: Exchanged | None
-    ) -> tuple[tuple[Context, str], ...]:
-        trace = self.trace(journal)
+    def _links(self, op: LiveOperation) -> tuple[tuple[Context, str], ...]:
+        root, part = op.journal.root, exchanged(op)
         links: list[tuple[Context, str]] = []
-        if part is not None and part.peer is None:
-            first = self._first(journal, part)
-            if part.rank != 0:
-                links.append((Context(self._elsewhere.get(first, trace), first), "exchange"))
-        elif part is not None and op.call.get("op") != "send":
-            sent = ids.message_span(
-                trace, part.group, "send", part.peer or 0, part.rank, part.tag, part.seq
-            )
-            links.append((Context(self._elsewhere.get(sent, trace), sent), "send"))
+        if part is not None and part.peer is None and part.rank != 0:
+            first = _first(op, part)
+            links.append((Context(self._elsewhere.get(first, root.trace), first), "exchange"))
+        elif part is not None and part.peer is not None and op.call.get("op") != "send":
+            sent = _message(root.trace, part, "send", part.peer, part.rank)
+            links.append((Context(self._elsewhere.get(sent, root.trace), sent), "send"))
         if op.user is not None:
-            links.append((self.root(journal), "process"))
+            links.append((root, "process"))
         if op.pending_sent and op.end is not None:
-            own = Context(self.parent(journal, op).trace, self._span_id(journal, op, part))
-            links.append((own._replace(span=pending_id(own)), "pending"))
+            links.append((_pending(context_of(op)._replace(sampled=None)), "pending"))
         return tuple(links)
 
-    def _trace(self, journal: JournalReader) -> tuple[str, Context | None]:
-        found = self._traces.get(journal.base)
-        if found is None:
-            header = journal.definitions.process
-            found = ids.trace_of(str(header.get("job")), journal.definitions.env)
-            self._traces[journal.base] = found
-        return found
+
+def context_of(op: LiveOperation) -> Context:
+    """The span of an operation."""
+    part, trace = exchanged(op), op.journal.root.trace
+    if part is None:
+        span = ids.other_span(trace, "operation", op.journal.definitions.id, op.number)
+    elif part.peer is None:
+        span = ids.member_span(trace, part.group, part.backend, part.seq, part.rank)
+    elif op.call.get("op") == "send":
+        span = _message(trace, part, "send", part.rank, part.peer)
+    else:
+        span = _message(trace, part, "recv", part.peer, part.rank)
+    return _parent(op)._replace(span=span)
+
+
+def _parent(op: LiveOperation) -> Context:
+    """The innermost of: composed operation around it, the user's span, the process's root."""
+    if (outer := _around(op)) is not None:
+        return context_of(outer)
+    return op.user if op.user is not None else op.journal.root
+
+
+def _around(op: LiveOperation) -> LiveOperation | None:
+    """The composed operation around it, unless a span of the user's is between the two."""
+    outer = op.parent
+    return outer if outer is not None and (op.user is None or op.user == outer.user) else None
+
+
+def _first(op: LiveOperation, part: Exchanged) -> str:
+    """The span of group rank 0 in a collective, by which all members know it."""
+    return ids.member_span(op.journal.root.trace, part.group, part.backend, part.seq, 0)
+
+
+def _message(trace: str, part: Exchanged, op: str, sender: int, receiver: int) -> str:
+    return ids.message_span(trace, part.group, op, sender, receiver, part.tag, part.seq)
+
+
+def _pending(final: Context) -> Context:
+    """The pending span of ``final``."""
+    return final._replace(span=ids.other_span(final.trace, "pending", final.span))
 
 
 _Part = tuple[int, int, "int | None"]
@@ -278,9 +260,8 @@ def process_start(builder: Builder, journal: JournalReader) -> Span:
     begins = [op.begin for op in journal.in_flight.values()]
     until = definitions.identity.get("t") or min(begins, default=journal.last)
     parent = definitions.process.get("parent")
-    root = builder.root(journal)
-    outer = builder.top(journal)
-    above = root._replace(span=ids.root_of(root.trace, str(parent))) if parent else outer
+    root = journal.root
+    above = root._replace(span=ids.root_of(root.trace, str(parent))) if parent else journal.outer
     return Span(
         process=journal,
         name=label(journal),
@@ -324,7 +305,7 @@ def process_end(
     if failures:
         found["error.type"] = str(failures[0].get("type"))
         description = f"{failures[0].get('type')}: {failures[0].get('text')}"
-    root = builder.root(journal)
+    root = journal.root
     at = builder.unix(journal, journal.last)
     for finding in verdict:
         about: Attributes = {
@@ -345,27 +326,6 @@ def process_end(
         failed=description,
         events=tuple(events),
     )
-
-
-def as_pending(final: Span, own: str) -> Span:
-    """``final`` while it is in flight, under an id of its own: no backend replaces a span."""
-    about: Attributes = {
-        attributes.PENDING: True,
-        "disttrace.replaced_by": final.context.span,
-    }
-    return replace(
-        final,
-        name=f"{final.name} (pending)",
-        context=final.context._replace(span=own),
-        attributes={**final.attributes, **about},
-        links=(*final.links, (final.context, "final")),
-        failed=None,
-    )
-
-
-def pending_id(final: Context) -> str:
-    """The id of the pending span of ``final``."""
-    return ids.other_span(final.trace, "pending", final.span)
 
 
 def _name(op: LiveOperation) -> str:
