@@ -14,6 +14,7 @@ import os
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -79,17 +80,11 @@ _TICK_NS = 10**9 // (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """Of one process, counted from its start; None is hidden from us."""
+    """Of one process, counted from its start."""
 
-    cpu_ns: int
-    children_ns: int
-    """Of children that have ended."""
-    faults: int
+    counts: Mapping[str | int, int]
+    """By name, as the record has it, and bytes received by socket; what is hidden is not there."""
     threads: Threads
-    moved: tuple[int, int] | None
-    """Bytes read and written, whatever the file."""
-    received: Mapping[int, int]
-    """Bytes by socket."""
     failed: bool = False
     """It has ended badly, and its parent did not ask how."""
 
@@ -141,30 +136,28 @@ class Activities:
 def _between(
     before: Mapping[int, _Taken], after: Mapping[int, _Taken], over_s: float, rank: int | None
 ) -> dict[str, object]:
-    cpu_ns = faults = others_ns = came = read = written = 0
-    hidden = False
-    busy = beside = others = failed = False
+    total: Counter[str] = Counter()
+    busy = beside = others = failed = hidden = False
     for pid, now in after.items():
         then = before.get(pid, _NOTHING)
-        cpu_ns += max(0, now.cpu_ns - then.cpu_ns) + max(0, now.children_ns - then.children_ns)
-        others_ns += max(0, now.children_ns - then.children_ns)
-        others_ns += max(0, now.cpu_ns - then.cpu_ns) if pid != rank else 0
-        faults += max(0, now.faults - then.faults)
-        came += sum(max(0, n - then.received.get(i, 0)) for i, n in now.received.items())
-        if now.moved is None:
-            hidden |= pid == rank
-        else:
-            read += max(0, now.moved[0] - (then.moved or (0, 0))[0])
-            written += max(0, now.moved[1] - (then.moved or (0, 0))[1])
+        for key, count in now.counts.items():
+            more = max(0, count - then.counts.get(key, 0))
+            total[key if isinstance(key, str) else "received"] += more
+            if key == _CHILDREN or (key == "cpu" and pid != rank):
+                total[_OTHERS] += more
         computes = _computes(then.threads, now.threads, over_s)
-        busy |= bool(computes) and pid == rank
-        beside |= bool(computes - {str(pid)}) and pid == rank
-        others |= bool(computes) and pid != rank
-        failed |= now.failed and pid != rank
-    others |= others_ns >= WANTED * over_s * 1e9
-    record: dict[str, object] = {"over": round(over_s * 1e9), "cpu": cpu_ns, "faults": faults}
-    record |= {"received": came} if came else {}
-    record |= {} if hidden else {"read": read, "written": written}
+        if pid == rank:
+            busy, beside = bool(computes), bool(computes - {str(pid)})
+            hidden = "read" not in now.counts
+        else:
+            others |= bool(computes)
+            failed |= now.failed
+    others |= total[_OTHERS] >= WANTED * over_s * 1e9
+    cpu_ns = total["cpu"] + total[_CHILDREN]
+    record: dict[str, object] = {"over": round(over_s * 1e9), "cpu": cpu_ns}
+    record["faults"] = total["faults"]
+    record |= {"received": total["received"]} if total["received"] else {}
+    record |= {} if hidden else {name: total[name] for name in ("read", "written")}
     did = {"busy": busy, "beside": beside, "others": others, "failed": failed}
     return record | {name: 1 for name, done in did.items() if done}
 
@@ -200,27 +193,26 @@ def _family(pid: int | None, received: Mapping[int, int]) -> dict[int, _Taken]:
 
 def _taken(pid: int, received: Mapping[int, int]) -> _Taken:
     seen = stat(pid)
-    try:
-        with open(f"{ROOT}/{pid}/io", encoding="ascii") as file:
-            io = dict(line.split(": ") for line in file.read().splitlines())
-        moved = int(io["rchar"]), int(io["wchar"])
-    except (OSError, ValueError, KeyError):
-        moved = None
-    sockets = (
-        [name[8:-1] for name in opened(pid) if name.startswith("socket:[")] if received else []
-    )
-    return _Taken(
-        seen.cpu_ticks * _TICK_NS,
-        seen.children_ticks * _TICK_NS,
-        seen.faults,
-        threads(pid),
-        moved,
-        {i: received[i] for i in map(int, sockets) if i in received},
-        seen.state == "Z" and bool(seen.status),
-    )
+    counts: dict[str | int, int] = {
+        "cpu": seen.cpu_ticks * _TICK_NS,
+        _CHILDREN: seen.children_ticks * _TICK_NS,
+        "faults": seen.faults,
+    }
+    with (
+        suppress(OSError, ValueError, KeyError),
+        open(f"{ROOT}/{pid}/io", encoding="ascii") as file,
+    ):
+        io = dict(line.split(": ") for line in file.read().splitlines())
+        counts |= {"read": int(io["rchar"]), "written": int(io["wchar"])}
+    for name in opened(pid) if received else ():
+        if name.startswith("socket:[") and (socket_number := int(name[8:-1])) in received:
+            counts[socket_number] = received[socket_number]
+    return _Taken(counts, threads(pid), seen.state == "Z" and bool(seen.status))
 
 
-_NOTHING = _Taken(0, 0, 0, {}, (0, 0), {})
+_NOTHING = _Taken({}, {})
+_CHILDREN, _OTHERS = "children", "others"
+"""Of children that have ended; of all processes but the rank's own."""
 
 
 _SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301  # of <linux/netlink.h> and <linux/sock_diag.h>

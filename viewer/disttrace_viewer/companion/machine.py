@@ -48,30 +48,22 @@ KERNEL_LOG = "kernel log"
 _READ_ALL = 3
 _MOST = 1 << 20
 _LINE = re.compile(r"^<\d+>\[ *(\d+\.\d+)\](?:\[ *[TC]\d+\])? (.*)$")
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(?:, pid='?(\d+))?")
-_LOST = re.compile(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]{1,40}):? GPU has fallen off the bus")
-_SXID = re.compile(r"SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+), Fatal")
-_LINK = re.compile(
-    r"\b(?P<name>[A-Za-z][\w.-]{0,60}):? (?:NIC )?[Ll]ink (?:is )?(?P<state>[Dd]own|[Uu]p)\b"
+_AT = "(?P<name>[0-9a-fA-F:.]{1,40}?)"
+_TROUBLES = (
+    (DEVICE, rf"NVRM: Xid \(PCI:{_AT}\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?"),
+    (DEVICE, rf"NVRM: GPU (?:at PCI:)?{_AT}[:.]* GPU has fallen off the bus"),
+    (LINK, rf"SXid \(PCI:{_AT}\): (?P<code>\d+), Fatal"),
+    (DEVICE, rf"\b{_AT}: PCIe Bus Error: severity=Uncorrect"),
+    (LINK, r"link status definitely down for (?:interface )?(?P<name>[\w.-]+)"),
+    (LINK, r"\b(?P<name>[A-Za-z][\w.-]{0,60}):? (?:NIC )?[Ll]ink (?:is )?[Dd]own\b"),
+    (LINK, r"\b(?P<name>mlx5_core \S{1,40}): .{0,200}(?:Cable unplugged|Cable error|Bus stuck)"),
+    (HOST, r"BUG: \w+ lockup - CPU#\d+ stuck for [^\[]{0,100}\[[^\]]{0,100}:(?P<pid>\d{1,10})\]"),
+    (HOST, r"INFO: task .{0,100}?:(?P<pid>\d{1,10}) blocked for more than \d+ seconds"),
+    (HOST, r"nfs: server (?P<name>\S{1,250}?),? not responding"),
+    (HOST, r"Lustre: .{0,100}?(?<!\S)(?P<name>\S{1,100}): Connection to .{0,100} lost"),
+    (HOST, r"hard LOCKUP on|\[Hardware Error\]: .{0,200}(?:Uncorrected|fatal)|EDAC .{0,200} UE "),
 )
-_BOND = re.compile(
-    r"link status definitely (?P<state>down|up) for (?:interface )?(?P<name>[\w.-]+)"
-)
-_CABLE = re.compile(
-    r"\b(?P<name>mlx5_core \S{1,40}): .{0,200}(?:Cable unplugged|Cable error|Bus stuck)"
-)
-_LOCKUP = re.compile(
-    r"BUG: (?:soft|hard) lockup - CPU#\d+ stuck for [^\[]{0,100}\[[^\]]{0,100}:(\d{1,10})\]"
-    r"|hard LOCKUP on"
-)
-_HUNG = re.compile(r"INFO: task .{0,100}?:(\d{1,10}) blocked for more than \d+ seconds")
-_FILES = re.compile(
-    r"nfs: server (\S{1,250}?),? (not responding|OK)"
-    r"|Lustre: .{0,100}?(?<!\S)(\S{1,100}): Connection to .{0,100} lost"
-)
-_PCIE = re.compile(r"([0-9a-f]{4}:[0-9a-f:.]{1,20}): PCIe Bus Error: severity=Uncorrect")
-_MEMORY = re.compile(r"\[Hardware Error\]: .{0,200}(?:Uncorrected|fatal)|EDAC .{0,200} UE ")
-
+"""Of what a line tells by the first of these that it has."""
 BENIGN = frozenset({45, 63, 92, 106, 154})
 """Xids of what ended already, was repaired, or only counts (NVIDIA's catalogue of Xids)."""
 OF_LINKS = frozenset({74, *range(144, 151)})
@@ -107,39 +99,23 @@ def read_kernel_log(log: str, since_s: float, boot_s: float) -> list[HostTrouble
         at_s = boot_s + float(stamped[1])
         if at_s < since_s:
             continue
-        for one in _of(stamped[2], at_s):
+        if (one := _told_by(stamped[2], at_s)) is not None:
             found.setdefault((one.where, one.name, one.code), one)
     return list(found.values())
 
 
-def _of(line: str, at_s: float) -> Iterator[HostTrouble]:
-    def answer(
-        where: str, name: str | None = None, code: int | None = None, pid: str | None = None
-    ) -> HostTrouble:
-        whose = None if pid is None else int(pid)
-        return HostTrouble(KERNEL_LOG, where, at_s, line[:MOST_TEXT], name, code, whose)
-
-    if xid := _XID.search(line):
-        code = int(xid[2])
-        if code not in BENIGN:
-            yield answer(LINK if code in OF_LINKS else DEVICE, xid[1], code, xid[3])
-    elif lost := _LOST.search(line):
-        yield answer(DEVICE, lost[1].rstrip("."))
-    elif sxid := _SXID.search(line):
-        yield answer(LINK, sxid[1], int(sxid[2]))
-    elif pcie := _PCIE.search(line):
-        yield answer(DEVICE, pcie[1])
-    elif link := _BOND.search(line) or _LINK.search(line):
-        if link["state"].lower() == "down" and not _VIRTUAL.match(link["name"]):
-            yield answer(LINK, link["name"])
-    elif cable := _CABLE.search(line):
-        yield answer(LINK, cable["name"])
-    elif hung := _LOCKUP.search(line) or _HUNG.search(line):
-        yield answer(HOST, None, None, hung[1])
-    elif (files := _FILES.search(line)) and files[2] != "OK":
-        yield answer(HOST, files[1] or files[3])
-    elif _MEMORY.search(line):
-        yield answer(HOST)
+def _told_by(line: str, at_s: float) -> HostTrouble | None:
+    found = ((where, re.search(pattern, line)) for where, pattern in _TROUBLES)
+    where, match = next(((where, match) for where, match in found if match), ("", None))
+    if match is None:
+        return None
+    name, code, pid = (match.groupdict().get(key) for key in ("name", "code", "pid"))
+    number = None if code is None else int(code)
+    if number in BENIGN or (where == LINK and _VIRTUAL.match(name or "")):
+        return None
+    where = LINK if number in OF_LINKS else where
+    text = line[:MOST_TEXT]
+    return HostTrouble(KERNEL_LOG, where, at_s, text, name, number, int(pid) if pid else None)
 
 
 NVIDIA_SMI = "nvidia-smi"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os.path
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from disttrace_viewer.analysis.liveness import Look, Observation, look
@@ -155,8 +155,6 @@ def _size(state: State) -> int:
 
 
 _MARK, _MARKED = "~", re.compile(r"~[0-9a-f]{16}")
-Word = Callable[[str], str]
-_FAILURES = ("failure", "handling", "exit")
 _PROCESS = ("process", "job", "job_source", "run", "host", "boot_id", "role")
 _ENV = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_PORT"),
@@ -190,22 +188,20 @@ _ARGS = (
 
 def public(state: State) -> State:
     """That part of a state."""
-    state = with_words(state, hidden)
     numbered, env = state.numbered, state.process.get("env") or {}
     errors = [*numbered.get("string", {}).values()]
     host, pid = state.named.get("host", ""), state.named.get("pid", "")
+    process = {k: v for k, v in state.process.items() if isinstance(v, int) or k in _PROCESS}
+    process["env"] = {n: env[n] for n in _ENV if str(env.get(n, "")).isdecimal()}
+    identity = {
+        k: v for k, v in state.identity.items() if isinstance(v, int) or k in ("role", "run")
+    }
     return replace(
         state,
         base=f"{host}-{pid}-{state.id[:12]}",
-        process={
-            **{k: v for k, v in state.process.items() if isinstance(v, int) or k in _PROCESS},
-            "env": {n: env[n] for n in _ENV if str(env.get(n, "")).isdecimal()},
-        },
-        identity={
-            name: value
-            for name, value in state.identity.items()
-            if isinstance(value, int) or name in ("role", "run")
-        },
+        named=_hide(state.named, "job"),
+        process=_hide(process, "job", "run"),
+        identity=_hide(identity, "run"),
         versions={},
         listed={
             kind: [_record(one, _LISTED[kind], errors) for one in found]
@@ -214,35 +210,73 @@ def public(state: State) -> State:
         },
         numbered={
             **numbered,
-            "string": {n: _error(text) for n, text in numbered.get("string", {}).items()},
+            "string": {n: _error(text) for n, text in _table(state, "string")},
             "stack": {
                 n: [[os.path.basename(file), line, name] for file, line, name in frames]
-                for n, frames in numbered.get("stack", {}).items()
+                for n, frames in _table(state, "stack")
             },
-            "thread": {n: {} for n in numbered.get("thread", {})},
-            "call": {n: _call(call) for n, call in numbered.get("call", {}).items()},
+            "thread": {n: {} for n, _ in _table(state, "thread")},
+            "call": {n: _call(call) for n, call in _table(state, "call")},
+            "store": {n: _hide(one, *_of_store(one)) for n, one in _table(state, "store")},
+            "group": {n: _hide(one, "name", "desc") for n, one in _table(state, "group")},
         },
+        ops=mapped(state.ops, hidden),
+        queues=mapped(state.queues, hidden),
         problems=[],
     )
 
 
+def mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """A value of JSON with what ``change`` makes of its texts in their places."""
+    if type(value) is str:
+        return change(value)
+    if type(value) is dict:
+        return {key: mapped(one, change) for key, one in value.items()}
+    if type(value) is list:
+        return [mapped(one, change) if type(one) in _MAPPED else one for one in value]
+    return value
+
+
+_MAPPED = (str, list, dict)
+_WORDS, _TABLES = ("named", "process", "identity", "ops", "queues"), ("string", "store", "group")
+"""Where a state has words, besides its failures."""
+
+
 def revealed(state: State, words: Mapping[str, str], files: Mapping[str, str]) -> State:
     """What another host sent, with the words and files that are known here by their own names."""
-    state = with_words(state, lambda word: words.get(word, word))
-    stacks = state.numbered.get("stack", {})
-    named = {
+
+    def known(text: str) -> str:
+        found = _MARKED.search(text) if _MARK in text else None
+        return text if found is None else words.get(found[0], text)
+
+    numbered = {kind: mapped(state.numbered.get(kind, {}), known) for kind in _TABLES}
+    numbered["stack"] = {
         n: [[files.get(file, file), line, name] for file, line, name in frames]
-        for n, frames in stacks.items()
+        for n, frames in _table(state, "stack")
     }
-    strings = state.numbered.get("string", {})
-    errors = {n: _known(text, words) or text for n, text in strings.items()}
-    for kind in _FAILURES:
-        for one in state.listed.get(kind, ()):
-            if isinstance(text := one.get("text"), str) and (whole := _known(text, words)):
-                one["text"] = whole.removeprefix(f"{one.get('type')}: ")
-            if isinstance(causes := one.get("causes"), list):
-                one["causes"] = [_known(cause, words) or cause for cause in causes]
-    return replace(state, numbered={**state.numbered, "stack": named, "string": errors})
+    for one in _failures(state):
+        one |= {name: mapped(one[name], known) for name in ("text", "causes") if name in one}
+        if "text" in one:
+            one["text"] = one["text"].removeprefix(f"{one.get('type')}: ")
+    found = {name: mapped(getattr(state, name), known) for name in _WORDS}
+    return replace(state, **found, numbered={**state.numbered, **numbered})
+
+
+def _failures(state: State) -> Iterator[dict[str, Any]]:
+    return (one for kind in ("failure", "handling", "exit") for one in state.listed.get(kind, ()))
+
+
+def _table(state: State, kind: str) -> Iterable[tuple[int, Any]]:
+    return state.numbered.get(kind, {}).items()
+
+
+def _hide(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """With hashes of the words of these names."""
+    return {key: mapped(one, hidden) if key in names else one for key, one in record.items()}
+
+
+def _of_store(store: Mapping[str, Any]) -> tuple[str, ...]:
+    return ("path", "prefix") if store.get("host") else ("path", "prefix", "name")
 
 
 def known_files(states: Iterable[State]) -> dict[str, str]:
@@ -275,7 +309,7 @@ def _record(one: Mapping[str, Any], names: Iterable[str], errors: Iterable[str])
 
 def _whole(failure: Mapping[str, Any]) -> str:
     """As the error of an operation has it, so that both are known to be one."""
-    return f"{failure.get('type')}: {failure['text']}"
+    return f"{failure.get('type')}: {failure.get('text')}"
 
 
 def _error(text: str) -> str:
@@ -287,12 +321,6 @@ def _error(text: str) -> str:
 def _said(text: str) -> str:
     """What stands for the text of an exception, and torch's own words in it."""
     return ": ".join([hidden(text), *filter(None, [", ".join(phrases(text))])])
-
-
-def _known(text: str, words: Mapping[str, str]) -> str | None:
-    """The text whose hash stands in this one, where it is known."""
-    found = _MARKED.search(text)
-    return None if found is None else words.get(found[0])
 
 
 def _only(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -316,58 +344,8 @@ def known_words(states: Iterable[State]) -> dict[str, str]:
         return word
 
     for state in states:
-        with_words(state, note)
-        for text in state.numbered.get("string", {}).values():
-            note(text)
-        for one in (one for kind in _FAILURES for one in state.listed.get(kind, ())):
-            if isinstance(one.get("text"), str):
-                note(_whole(one))
-            for cause in one.get("causes") or ():
-                note(cause)
+        mapped([getattr(state, name) for name in _WORDS], note)
+        mapped([state.numbered.get(kind, {}) for kind in _TABLES], note)
+        for one in _failures(state):
+            mapped([*(one.get("causes") or ()), _whole(one)], note)
     return found
-
-
-def with_words(state: State, word: Word) -> State:
-    """The state with ``word`` of each of its words in its place."""
-    process = {**state.process, **_texts(state.process, ("job", "run"), word)}
-    identity = {**state.identity, **_texts(state.identity, ("run",), word)}
-    numbered = state.numbered
-    groups = numbered.get("group", {})
-    return replace(
-        state,
-        named={**state.named, **_texts(state.named, ("job",), word)},
-        process=process,
-        identity=identity,
-        numbered={
-            **numbered,
-            "store": _stores(numbered.get("store", {}), word),
-            "group": {
-                n: {**group, **_texts(group, ("name", "desc"), word)} for n, group in groups.items()
-            },
-        },
-        ops=[_row(row, word) for row in state.ops],
-        queues=[[store, word(key), *counts] for store, key, *counts in state.queues],
-    )
-
-
-def _texts(record: dict[str, Any], names: Iterable[str], word: Word) -> dict[str, str]:
-    return {name: word(record[name]) for name in names if isinstance(record.get(name), str)}
-
-
-def _stores(stores: dict[Any, dict[str, Any]], word: Word) -> dict[Any, dict[str, Any]]:
-    found = {}
-    for n, store in stores.items():
-        names = ("path",) if store.get("host") else ("path", "name")
-        one = {**store, **_texts(store, names, word)}
-        if store.get("prefix"):
-            one["prefix"] = [p if p is None else word(p) for p in store["prefix"]]
-        found[n] = one
-    return found
-
-
-def _row(row: list[Any], word: Word) -> list[Any]:
-    if len(row) <= OpRow.KEY or row[OpRow.KEY] is None:
-        return row
-    key = row[OpRow.KEY]
-    found = word(key) if isinstance(key, str) else [word(one) for one in key]
-    return [*row[: OpRow.KEY], found, *row[OpRow.KEY + 1 :]]
