@@ -25,11 +25,10 @@ from disttrace_viewer.companion.endpoint import (
     Network,
 )
 from disttrace_viewer.companion.peers import KNOWS_S, ROUND_S
-from disttrace_viewer.companion.protocol import Address, Message
+from disttrace_viewer.companion.protocol import Address
 from disttrace_viewer.companion.verdict import MOST_HOSTS
 
 LIMIT_S, PATIENCE_S = 10.0, 13.0
-TICK_S = 0.1
 DELAY_S = 0.001
 SUMMARY_BYTES, STATES_BYTES = 1_000, 16_000
 """What a host of eight ranks sends."""
@@ -189,7 +188,6 @@ class Host:
     """A companion: what it does of a verdict is here in a few lines, the rest is its station."""
 
     def __init__(self, network: Between, voices: list[Voice]) -> None:
-        self.floods = False
         self.wire = Wire(network)
         self.number = self.wire.number
         self.station: Endpoint = Endpoint(
@@ -210,22 +208,14 @@ class Host:
             places = [("0", port) for port in PORTS]
             listen_at = places if self.number == 0 else ()
             self.wire.network.begin(self.station.run(JOB, places, listen_at, 2 * self.number))
-            self.wire.network.begin(self._flood())
         await asyncio.sleep(LIMIT_S / 2)
         while self.wire.lives:
             self._look()
             await asyncio.sleep(1.0)
 
-    async def _flood(self) -> None:
-        while self.floods:
-            if self.station._server is not None:
-                self.station._server.write(Message("answer", {"n": 1}, bytes(60_000)))
-            await asyncio.sleep(TICK_S)
-
     def _requested(self, number: int, words: tuple[str, ...]) -> None:
-        if not self.floods:
-            data = bytes(SUMMARY_BYTES if words == ("summary",) else STATES_BYTES)
-            asyncio.get_running_loop().call_later(0.05, self.station.answer, number, data)
+        data = bytes(SUMMARY_BYTES if words == ("summary",) else STATES_BYTES)
+        asyncio.get_running_loop().call_later(0.05, self.station.answer, number, data)
 
     def _called(self) -> None:
         self.wire.network.begin(self._verdict())
@@ -270,12 +260,11 @@ class Host:
 class Outcome:
     """What became of a stall."""
 
-    hosts: int
     voices: tuple[Voice, ...]
     messages: int
 
 
-CASES = ("normal", "server dies", "server stops", "a tenth stops", "partition", "one floods")
+CASES = ("normal", "server dies", "server stops", "a tenth stops", "partition")
 
 
 def stall(hosts: int, case: str, seed: int = 1, until_s: float = 40.0) -> Outcome:
@@ -284,9 +273,7 @@ def stall(hosts: int, case: str, seed: int = 1, until_s: float = 40.0) -> Outcom
     network, voices = Between(), list[Voice]()
     clock = Clock()
     all_of = [Host(network, voices) for _ in range(hosts)]
-    if case == "one floods":
-        all_of[-1].floods = True
-    elif case == "partition":
+    if case == "partition":
         half = hosts // 2
 
         def parted(one: int, other: int) -> bool:
@@ -308,4 +295,4 @@ def stall(hosts: int, case: str, seed: int = 1, until_s: float = 40.0) -> Outcom
         await asyncio.sleep(until_s - 8.0)
 
     clock.finish(job())
-    return Outcome(hosts, tuple(voices), network.messages)
+    return Outcome(tuple(voices), network.messages)
