@@ -40,8 +40,7 @@ from reliability.hosts_in_virtual_time import Between, Clock, Ends, Wire
 from support.processes import wait_until
 
 Join = Callable[..., Peers]
-CALLED: list[str] = []
-"""Those that a client has called."""
+CALLED: list[str] = []  # of those that a client has called
 BOTH = pytest.mark.parametrize("store", [True, False], ids=["libuv", "plain"], indirect=True)
 
 
@@ -169,9 +168,8 @@ def in_virtual_time(work: Callable[[Wire], Coroutine[Any, Any, None]]) -> None:
 
 def leaves(port: int, serve: Callable[[], None]) -> threading.Thread:
     """The companion of a host whose processes failed, which goes after a while."""
-    gone, place = Peers("z", lambda _: b"why"), [("127.0.0.1", port)]
-    stay = partial(gone.stay, place, stay_s=60, serve=serve)
-    thread = threading.Thread(target=stay, daemon=True)
+    stay = partial(Peers("z", lambda _: b"why").stay, [("127.0.0.1", port)])
+    thread = threading.Thread(target=stay, kwargs={"stay_s": 60, "serve": serve}, daemon=True)
     thread.start()
     return thread
 
@@ -372,8 +370,7 @@ async def many_answers(most: int, wire: Wire) -> None:
         await asyncio.sleep(0.01)
         assert server.held <= most
     if pieces:
-        assert any(writer.is_closing() for writer in clients)
-        assert not clients[0].is_closing()
+        assert [any(one.is_closing() for one in clients), clients[0].is_closing()] == [True, False]
         clients[0].write(to_bytes(Message("answer", {"n": 1}, b"heard")))
     sizes = [len(answer.data) for answer in await answers]
     assert sizes == ([5] if pieces else [8_000] * 12)
