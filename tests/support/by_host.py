@@ -46,7 +46,7 @@ def received(hosts: Hosts, most: int) -> tuple[Received, list[str]]:
     wanted = [one for one in summary.chosen(known, (), most + 1) if one != HERE][:most]
     answers = [PeerReply(host, packed(of, alive)) for host, of in others if host in wanted]
     rest = [one for one in summaries if one.sender not in wanted]
-    return Judge._unpacked(answers, local, rest), wanted
+    return Judge._unpacked((answers, rest), local), wanted
 
 
 def judged(hosts: Hosts, got: Received) -> Verdict:

@@ -35,7 +35,7 @@ ROUND_S, WHOLE_S = 1.5, 5.0
 """So long hosts have to answer: where they stand, and where that takes reading whole journals."""
 KNOWS_S = 2.0
 """A server that requested something so short a time ago knows of the stall."""
-POLL_S, LOOK_S = 1.0, 0.5
+POLL_S = 1.0
 UNUSED_S = 20.0
 """Without a request, or a use of our own, for so long the stall is over."""
 _AGAIN_S = 0.5
@@ -191,7 +191,7 @@ class Peers:
         self.mute, self._answered = True, None
         while self._answered != "states" and time.monotonic() < until and self._reached([place]):
             self._used = time.monotonic()
-            self.attend(LOOK_S)
+            self.attend()
             if self.role == SERVER:
                 serve()
         time.sleep(0.2 if self._answered else 0.0)

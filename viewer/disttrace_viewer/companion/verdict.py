@@ -56,9 +56,12 @@ ABORT = "abort"
 """The value of DISTTRACE_ON_STALL that is no command."""
 MOST_HOSTS = 64
 """Of so many at most states are requested; of more hosts a summary first."""
-SERVE_S = 1.0
 HERE = ""
 """This host among the others."""
+
+
+Sent = tuple[list[PeerReply], list[PeerReply]]
+"""Answers of hosts with states, and summaries of the others."""
 
 
 class Judge:
@@ -78,7 +81,6 @@ class Judge:
         self._stalled: set[tuple[str, int]] = set()
         self._beside: set[str] = set()
         """Processes that waited in none of these: that they live proves nothing of the waits."""
-        self._serve_at = 0.0
         self.retry_at = math.inf
         """When to look for the others again: no store was there."""
         self._chosen: list[str] = []
@@ -111,7 +113,7 @@ class Judge:
         (``words.py``), but for groups (ids) of which that is ``known``."""
         answers = [PeerReply(sender, base64.b64decode(data)) for sender, data in sent]
         local = self._local()
-        received = self._unpacked(answers, local)
+        received = self._unpacked((answers, []), local)
         newest = words.newest_calls(local, self._own.files())
         found = verdict(merge([newest, *received.states]), look=received.look)
         elsewhere = {state.id for state in received.states}
@@ -147,22 +149,28 @@ class Judge:
         self._is_asking = self._machine.pending
         meets = self._join(local)
         serves = meets and self.peers.settled() == SERVER
-        answers, summaries = self._requested(local) if serves else ([], [])
+        sent: Sent = self._requested(local) if serves else ([], [])
         if meets and not serves:
             word = self.peers.speaks()
             if word is None:
                 self.peers.call()
                 return {}
-            answers, summaries = reports.parted(word)
-        found = self._of(answers, summaries, local, meets=meets)
+            sent = reports.parted(word)
+        received = self._unpacked(sent, local)
+        try:
+            found = self._found_by(received, local, meets=meets)
+        except Exception:
+            if not received.senders and not received.elsewhere:
+                raise  # it is not by what others sent
+            found = self._found_by(Received(), local, meets=meets)
         if serves and found["signature"] and (self.peers.mute or not found["voices"]):
-            self._hand_over(answers, summaries, local)
+            self._hand_over(sent, local)
             return {}
         if serves and not found["signature"]:
             self.peers.hand_over(b"")
         return found
 
-    def _requested(self, local: Merged) -> tuple[list[PeerReply], list[PeerReply]]:
+    def _requested(self, local: Merged) -> Sent:
         """States of all hosts; of more than a few only of those that stand out, else summaries."""
         summaries: list[PeerReply] = []
         if len(self.peers.clients) <= MOST_HOSTS:
@@ -175,39 +183,17 @@ class Judge:
         return self.peers.request(("states",), of=wanted), rest
 
     def _serve(self) -> None:
-        if (now := time.monotonic()) >= self._serve_at:
-            self._serve_at = now + SERVE_S
-            local = self._local()
-            self._hand_over(*self._requested(local), local)
+        local = self._local()
+        self._hand_over(self._requested(local), local)
 
-    def _hand_over(
-        self, answers: Sequence[PeerReply], summaries: Sequence[PeerReply], local: Merged
-    ) -> None:
+    def _hand_over(self, sent: Sent, local: Merged) -> None:
         """Have a client judge and print what we know: none of our processes can."""
         ours = PeerReply(uuid.uuid4().hex[:12], reports.packed(local))
-        self.peers.hand_over(reports.joined([*answers, ours], summaries))
-
-    def _of(
-        self,
-        answers: Sequence[PeerReply],
-        summaries: Sequence[PeerReply],
-        local: Merged,
-        *,
-        meets: bool,
-    ) -> dict[str, Any]:
-        """What is found with these answers; if they cannot be judged, without them."""
-        received = self._unpacked(answers, local, summaries)
-        try:
-            return self._found_by(received, local, meets=meets)
-        except Exception:
-            if not received.senders and not received.elsewhere:
-                raise  # it is not by what others sent
-            return self._found_by(Received(), local, meets=meets)
+        self.peers.hand_over(reports.joined([*sent[0], ours], sent[1]))
 
     @staticmethod
-    def _unpacked(
-        answers: Sequence[PeerReply], local: Merged, summaries: Sequence[PeerReply] = ()
-    ) -> Received:
+    def _unpacked(sent: Sent, local: Merged) -> Received:
+        answers, summaries = sent
         received = reports.unpacked(answers, local, proved=secret_of_job() is not None)
         others = [*summary.read(summaries).values()]
         if not others:
@@ -263,7 +249,7 @@ class Judge:
         """All of some processes, from the hosts that sent their states."""
         of = {received.senders[one] for one in wanted if one in received.senders}
         answers = self.peers.request(("whole", *wanted), of=of, within_s=WHOLE_S)
-        found = self._unpacked(answers, self._local())
+        found = self._unpacked((answers, []), self._local())
         return [s for s in found.states if received.senders.get(s.id) == found.senders.get(s.id)]
 
     def _answer(self, wanted: Sequence[str]) -> bytes:
