@@ -24,7 +24,7 @@ from disttrace_viewer.companion.endpoint import (
     SERVER,
     Endpoint,
     PeerReply,
-    Stream,
+    PeerStream,
     greet,
 )
 from disttrace_viewer.companion.peers import KNOWS_S, Peers
@@ -291,7 +291,7 @@ class Stranger:
     @staticmethod
     async def _greeted(port: int, job: str, secret: bytes | None) -> socket.socket:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        await greet(Stream(reader, writer, lambda *_: None), job, secret, listens=False)
+        await greet(PeerStream(reader, writer, lambda *_: None), job, secret, listens=False)
         own = writer.get_extra_info("socket").dup()
         own.setblocking(True)
         writer.transport.abort()
@@ -379,7 +379,7 @@ async def many_answers(most: int, wire: Wire) -> None:
 async def client(wire: Wire, number: int) -> asyncio.StreamWriter:
     """One that has joined."""
     reader, writer = await wire.connect(("0", 1))
-    await greet(Stream(reader, writer, lambda *_: None), "job", None, listens=False)
+    await greet(PeerStream(reader, writer, lambda *_: None), "job", None, listens=False)
     writer.write(to_bytes(Message("join", {"id": f"c{number}", "order": number})))
     return writer
 
@@ -411,9 +411,9 @@ def test_only_those_of_one_secret_speak(ours: bytes | None, theirs: bytes | None
     in_virtual_time(speaks)
 
 
-async def greeted(ours: bytes | None, theirs: bytes | None) -> tuple[Stream, Stream]:
+async def greeted(ours: bytes | None, theirs: bytes | None) -> tuple[PeerStream, PeerStream]:
     ends = Ends.pair(*(Wire(Between()) for _ in range(2)))
-    caller, listener = (Stream(*end, lambda *_: None) for end in ends)
+    caller, listener = (PeerStream(*end, lambda *_: None) for end in ends)
     outcomes = await asyncio.gather(
         greet(caller, "job", ours, listens=False),
         greet(listener, "job", theirs, listens=True),

@@ -86,14 +86,14 @@ class Network:
         )
 
 
-class Stream:
+class PeerStream:
     """One connection, by messages. Whatever takes too long, or is too much, closes it."""
 
     def __init__(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        hold: Callable[[Stream, int], None],
+        hold: Callable[[PeerStream, int], None],
     ) -> None:
         """``hold`` gets the bytes of the message that is coming, and 0 when it has come."""
         self._reader, self._writer, self._hold = reader, writer, hold
@@ -144,7 +144,7 @@ class Stream:
             timer.cancel()
 
 
-async def greet(stream: Stream, job: str, secret: bytes | None, *, listens: bool) -> None:
+async def greet(stream: PeerStream, job: str, secret: bytes | None, *, listens: bool) -> None:
     """Greet, and prove what is to be proved; ``listens``: the other end called. Raises ``OVER``."""
     ours = os.urandom(16).hex()
 
@@ -193,7 +193,7 @@ class _Client:
 
     id: str
     order: int
-    stream: Stream
+    stream: PeerStream
     mute: bool = False
     """None of its processes can print."""
     owes: int = 0
@@ -224,15 +224,15 @@ class Endpoint:
         self._me, self._secret, self._network = me, secret, network or Network()
         self._requested, self._wanted = requested, wanted
         self._job, self._order = "", 0
-        self._of_address: dict[str, set[Stream]] = {}
+        self._of_address: dict[str, set[PeerStream]] = {}
         self._count = 0
         """Of all that called us."""
         self._clients: dict[str, _Client] = {}
-        self._held: dict[Stream, int] = {}
+        self._held: dict[PeerStream, int] = {}
         """Bytes of the messages that are coming."""
         self.held = 0
         """Bytes of all these."""
-        self._server: Stream | None = None
+        self._server: PeerStream | None = None
         self._number = self._size = 0
         """Of the last request, and the bytes of its answers."""
         self.state = SEEKING
@@ -332,13 +332,13 @@ class Endpoint:
 
     # -- a client ------------------------------------------------------------------------------
 
-    async def _search(self, places: Sequence[Address]) -> Stream | None:
+    async def _search(self, places: Sequence[Address]) -> PeerStream | None:
         """The first that greets as a server does."""
-        found: list[Stream] = []
+        found: list[PeerStream] = []
 
         async def call(address: Address) -> None:
             with suppress(*OVER, OverflowError):
-                stream = Stream(*await self._network.connect(address), self._hold)
+                stream = PeerStream(*await self._network.connect(address), self._hold)
                 try:
                     await greet(stream, self._job, self._secret, listens=False)
                     found.append(stream)
@@ -354,7 +354,7 @@ class Endpoint:
             one.cancel()
         return found[0] if found else None
 
-    async def _follow(self, stream: Stream) -> None:
+    async def _follow(self, stream: PeerStream) -> None:
         """Be the client of this server until it is lost."""
         self._server, self.state = stream, CLIENT
         self.requested_at = self._network.now()
@@ -395,7 +395,7 @@ class Endpoint:
             await asyncio.sleep(LEAVE_S)
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        stream = Stream(reader, writer, self._hold)
+        stream = PeerStream(reader, writer, self._hold)
         alike = self._of_address.setdefault(stream.peer, set())
         alike.add(stream)
         self._count += 1
@@ -416,7 +416,7 @@ class Endpoint:
             if not alike:
                 self._of_address.pop(stream.peer, None)
 
-    async def _hear(self, stream: Stream) -> None:
+    async def _hear(self, stream: PeerStream) -> None:
         """Take what a client sends until it is gone."""
         joined = (await stream.read("join")).fields
         one = _Client(joined["id"], joined["order"], stream)
@@ -453,7 +453,7 @@ class Endpoint:
             raise Garbled("too much of all together")
         one.reply.set_result(message.body)
 
-    def _hold(self, stream: Stream, size: int) -> None:
+    def _hold(self, stream: PeerStream, size: int) -> None:
         """Reckon with what this stream holds; beyond the bound the address with most is let go."""
         self.held += size - self._held.pop(stream, 0)
         if size:
