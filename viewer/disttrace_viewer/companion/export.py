@@ -56,10 +56,9 @@ class Export(Duty):
                 f"{unread} segments of journals were dropped before they were sent; "
                 "DISTTRACE_MAX_MB keeps more"
             )
-        metrics = self._metrics.finish()
+        self._metrics.finish().join(LAST_S)
         if self._sender is not None:
             self._sender.finish()
-        metrics.join(LAST_S)
         if not self._order.keep:
             for journal in self.pipeline.journals.values():
                 journal.delete()
