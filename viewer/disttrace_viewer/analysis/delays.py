@@ -98,12 +98,8 @@ def _of_collectives(exchanges: Exchanges, least_ns: int) -> pl.DataFrame:
         (pl.col("arrived") > 1) & (pl.col("last_ns") - pl.col("first_ns") >= least_ns)
     )
     chosen = table if table.height <= MANY else late
-    last = chosen.select("exchange", "last_ns", "last_process")
-    parts = (
-        exchanges.participants(None if chosen is table else late["exchange"])
-        .lazy()
-        .join(last.lazy(), on="exchange")
-    )
+    rows = exchanges.participants(None if chosen is table else late["exchange"]).lazy()
+    parts = rows.join(chosen.lazy().select("exchange", "last_ns"), on="exchange")
     parts = _held(exchanges.trace, parts)
     released = parts.select(
         "process", "number", pl.max_horizontal("last_ns", "held_ns").alias("_met")

@@ -68,21 +68,15 @@ def until_restarts(processes: Sequence[Process], lives: Sequence[Life]) -> list[
 
     It starts no worker anew before all of the last attempt are gone, so no slack is between them.
     """
-    lives = [
-        life
-        if p.told is None or life.ended
-        else replace(life, end_ns=max(life.start_ns, p.told.t_ns), ended=True)
-        for p, life in zip(processes, lives, strict=True)
-    ]
     anew = begun_anew(processes, [life.start_ns for life in lives])
     found = []
     for process, life in zip(processes, lives, strict=True):
-        before_ns = anew.get(process.index, life.before_ns + 1) - 1
-        found.append(
-            life
-            if before_ns == life.before_ns
-            else replace(life, end_ns=min(life.end_ns, before_ns), before_ns=before_ns)
-        )
+        if process.told is not None and not life.ended:
+            life = replace(life, end_ns=max(life.start_ns, process.told.t_ns), ended=True)
+        if process.index in anew:
+            before_ns = anew[process.index] - 1
+            life = replace(life, end_ns=min(life.end_ns, before_ns), before_ns=before_ns)
+        found.append(life)
     return found
 
 
