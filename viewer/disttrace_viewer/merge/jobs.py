@@ -17,22 +17,20 @@ from disttrace_viewer.trace.process import Problem, Process
 
 TOGETHER_NS = 60_000_000_000
 """Processes started one by one, as by a shell loop, are one launch within this time."""
-OWN_SOURCES = ("drawn", "parent", "")
+OWN_SOURCES = ("drawn", "parent", "", None)
 """Values of ``job_source`` that hold no more than descent does."""
 
 
-def by_launch(
-    processes: Sequence[Process], lives: Sequence[Life], sources: Sequence[str]
-) -> list[Life]:
+def by_launch(processes: Sequence[Process], lives: Sequence[Life]) -> list[Life]:
     """The lives, each with the launch that it is of, where the job has a name."""
     roots = families(processes).all()
     found = list(lives)
-    for name, together in same(processes, lambda p: _scheduled(p, sources)).items():
+    for name, together in same(processes, _scheduled).items():
         for number, launch in enumerate(launches(processes, roots, lives, together)):
             attempts = _attempts([processes[i] for i in launch], roots)
             for index in launch:
                 found[index] = dataclasses.replace(
-                    lives[index], launch=(str(name), number), attempt=attempts[index]
+                    lives[index], launch=(name, number), attempt=attempts[index]
                 )
     return found
 
@@ -223,10 +221,9 @@ def _assigned(
     return found
 
 
-def _scheduled(process: Process, sources: Sequence[str]) -> Hashable:
+def _scheduled(process: Process) -> str | None:
     """The id that a scheduler, torchrun or the user gave; None where it was drawn."""
-    source = sources[process.index]
-    return None if source in OWN_SOURCES else process.job
+    return None if process.job_source in OWN_SOURCES else process.job
 
 
 def _claims(process: Process) -> bool:

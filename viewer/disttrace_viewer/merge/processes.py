@@ -17,7 +17,7 @@ from disttrace_viewer.merge.launches import same
 from disttrace_viewer.trace import process as values
 from disttrace_viewer.trace.process import Clock, Frame, Process, Stack
 
-_AS_RECORDED = ("boot_id", "parent", "cwd", "pid_ns", "time_ns", "ticks")
+_AS_RECORDED = ("job_source", "boot_id", "parent", "cwd", "pid_ns", "time_ns", "ticks")
 _AS_DEFINED = ("rank", "local_rank", "world_size", "attempt", "versions", "env")
 _NO_SAMPLES: dict[int, values.StackSample] = {}
 _NO_THREADS: dict[int, str] = {}

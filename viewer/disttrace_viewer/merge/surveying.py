@@ -66,7 +66,6 @@ def surveyed(
     lives: list[Life] = []
     stores: list[Store] = []
     definitions: list[tables.Seen] = []
-    sources: list[str] = []
     modified: list[int] = []
     orphans: list[int] = []
     met: list[tuple[int, int, Meetings]] = []
@@ -76,7 +75,6 @@ def surveyed(
         processes.append(process)
         clock = clocks[process.clock]
         lives.append(life_of(process, journal, clock))
-        sources.append(journal.definitions.process.get("job_source") or "")
         modified.append(journal.modified_ns)
         if journal.orphaned:
             orphans.append(place)
@@ -86,7 +84,7 @@ def surveyed(
         stores += own.values()
         definitions += _groups(journal, process, clock, own)
     processing.tell(processes, orphans)
-    lives = launching.by_launch(processes, until_restarts(processes, lives), sources)
+    lives = launching.by_launch(processes, until_restarts(processes, lives))
     places, place_ids = places_of(processes, stores, lives)
     place_ids = {index: sys.intern(identity) for index, identity in place_ids.items()}
     circles = launching.circles(processes, places)

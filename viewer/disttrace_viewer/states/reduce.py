@@ -165,9 +165,7 @@ def _state(
         versions={k: v for k, v in definitions.versions.items() if k in _VERSIONS},
         source=definitions.source,
         listed={
-            kind: found[-_LAST[kind] :]
-            if kind in _LAST
-            else found[: MOST_LISTED // 2] + found[MOST_LISTED // 2 :][-MOST_LISTED // 2 :]
+            kind: found[-_LAST[kind] :] if kind in _LAST else _ends(found, MOST_LISTED)
             for kind, found in definitions.listed.items()
             if found
         },
@@ -355,14 +353,11 @@ def chosen(reading: Reading) -> list[Record]:
         for r in reading.open.values()
         if not ("lost" in r or "x" in r or over(r, calls.get(r.get("s", 0)) or {}))
     ]
-    half = MOST_PENDING // 2
-    built = [reading.built[n] for n in sorted(reading.built)]
-    if len(built) > MOST_GROUPS:
-        built = built[: MOST_GROUPS // 2] + built[-MOST_GROUPS // 2 :]
+    built = _ends([reading.built[n] for n in sorted(reading.built)], MOST_GROUPS)
     keyed = [record for kept in list(reading.keys.values())[-MOST_KEYS:] for record in kept]
     for record in (
         *best,
-        *(pending if len(pending) <= MOST_PENDING else pending[:half] + pending[-half:]),
+        *_ends(pending, MOST_PENDING),
         *(record for kept in reading.failed.values() for record in kept),
         *built,
         *reading.sourced.values(),
@@ -381,6 +376,11 @@ def chosen(reading: Reading) -> list[Record]:
             found[above["b"]] = above
             above = everything.get(above.get("p", -1))
     return [found[number] for number in sorted(found)]
+
+
+def _ends(found: list[Record], most: int) -> list[Record]:
+    """All, or of more than so many the first and the last half."""
+    return found if len(found) <= most else found[: most // 2] + found[-most // 2 :]
 
 
 def _stream(call: Record) -> tuple[object, ...] | None:

@@ -220,6 +220,8 @@ class Process:
     id: str
     index: int
     job: str
+    job_source: str | None
+    """What named it: a scheduler's variable and the like."""
     role: str
     """``agent``, ``worker``, ``child``, ``main``, or ``unknown`` without a definition."""
     rank: int | None
