@@ -28,7 +28,7 @@ def test_a_collective_has_expected_and_arrived_members(tmp_path: Path) -> None:
     assert found.collectives.height == 3
     row = found.collectives.row(1, named=True)
     assert (row["seq"], row["expected"], row["arrived"], row["ended"]) == (2, 2, 2, 2)
-    assert (rank[row["first_process"]], rank[row["last_process"]]) == (0, 1)
+    assert rank[row["last_process"]] == 1
     assert row["first_ns"] == UNIX_NS + 2 * MS
     assert row["last_ns"] == UNIX_NS + 2 * MS + 1000
     assert row["end_ns"] == UNIX_NS + 2 * MS + 1000 + MS // 10

@@ -36,7 +36,7 @@ class Exchanges:
 
         ``exchange`` (row number), ``group``, ``backend``, ``seq``; ``call`` of the first to begin;
         ``expected`` members (null where the group's size is unknown), ``arrived`` operations;
-        ``first_process``, ``first_ns``, ``last_process``, ``last_ns``: who began first and last;
+        ``first_ns``, ``last_process``, ``last_ns``: when the first began, and who did last;
         ``ended`` operations, ``end_ns`` (newest end so far), ``errors``; ``pending``: a rank is
         still in it; ``alike``: everybody came with one signature (op, root, dtypes, shapes, reduce
         op: what is unlike need not be wrong).
@@ -51,7 +51,6 @@ class Exchanges:
                 pl.col("call").first(),
                 pl.len().alias("arrived"),
                 # The operations come ordered by begin.
-                pl.col("process").first().alias("first_process"),
                 begin.first().alias("first_ns"),
                 pl.col("process").last().alias("last_process"),
                 begin.last().alias("last_ns"),
