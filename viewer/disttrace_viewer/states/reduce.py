@@ -11,6 +11,7 @@ the begins stand that were in flight when it was opened.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Iterator
 from itertools import islice
@@ -56,18 +57,13 @@ def reduce(files: Files, *, window: int | None = None, history: bool = False) ->
     past: dict[tuple[int, str | None], CallOrder] | None = {} if history else None
     reading = Reading(journal.definitions, history=past, recent=window is not None)
     read = size = 0
-    numbers = sorted(files.segments)
-    for number in numbers:
-        path = files.segments[number]
+    most = sys.maxsize if window is None else window
+    for number, path in sorted(files.segments.items()):
         length = load_files.size(path)
         size += length
-        if window is None:
-            read += length
-            for piece in _whole(path, problems):
-                reading.take(piece)
-        elif number == numbers[-1]:
-            read += min(length, window)
-            for piece in _tail(path, length, window, problems):
+        if window is None or number == max(files.segments):
+            read += min(length, most)
+            for piece in _tail(path, length, most, problems):
                 reading.take(piece)
     return _state(journal, reading, problems, read=read, size=size)
 
