@@ -111,7 +111,7 @@ def test_windows_stand_for_all_of_a_run(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("question", "answer"),
     [
-        ("rank=7", "no such rank; there are 0 to 2"), ("rank=x", "no such rank"),
+        ("rank=7", "nothing of that name communicates; there are 0, 1, 2"), ("rank=x", "nothing"),
         ("colour=red", "not understood"), ("rank", "not understood"),
         ("line=other.py:3", "nothing of that name"), ("host=nobody", "nothing of that name"),
         ("group=none", "nothing of that name"), ("group=default,rank=1", "left out by itself"),

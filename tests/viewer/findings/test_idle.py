@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from disttrace.journal.code_files import BUILT_IN
-from disttrace_viewer import api
+from disttrace_viewer.api import live
 from support.journals import MS, PEER_GONE, Journal, S, workers
 from support.scenes import alive, all_gone, finds, hang_without, ranks, steps
 
@@ -84,7 +84,7 @@ def test_a_server_without_requests_is_idle(tmp_path: Path, stands: Frames, *, en
     assert found.summary.startswith(f"{source} server.py:9 in requests")
     assert "as in the rounds before: ranks 1, 2 wait for it at train.py:10." in found.summary
     assert ranks(tmp_path, found.waiting) == [1, 2]
-    assert ended or api.snapshot(str(tmp_path)).verdict.summary == found.summary
+    assert ended or live.snapshot(str(tmp_path)).verdict.summary == found.summary
 
 
 @pytest.mark.parametrize("main", [*IDLE.values(), NOT["a thread's end"]])

@@ -66,7 +66,7 @@ def test_a_collective_tells_who_came_when(tmp_path: Path) -> None:
     found = report(tmp_path)
     (row,) = found.sequence.rows
     assert words(row) == ["#1 all_reduce SUM float32[4]  16.0 ms; 0, 2 +2.00 ms, 1 +7.00 ms last"]
-    assert row.marks == ((0, Mark.DONE), (1, Mark.LAST), (2, Mark.DONE))
+    assert row.marks == {0: Mark.DONE, 1: Mark.LAST, 2: Mark.DONE}
     assert (row.at_ns, row.place) == (20 * MS, "train.py:10 main")
 
 
@@ -86,7 +86,7 @@ def test_what_is_in_flight_stands_out_with_age_and_line(tmp_path: Path) -> None:
     hanging(tmp_path)
     found = report(tmp_path)
     row = found.sequence.rows[1]
-    assert row.marks == ((0, Mark.FLYING), (1, Mark.FLYING), (2, Mark.MISSING))
+    assert row.marks == {0: Mark.FLYING, 1: Mark.FLYING, 2: Mark.MISSING}
     assert row.place is None, "it stands below"
     flying = "ranks 0, 1 were in flight when last heard of, for 5.00 s at train.py:10 main"
     assert words(row)[1:] == [flying, "missing: rank 2"]
@@ -108,7 +108,7 @@ def test_an_error_shows_its_text_and_its_line(tmp_path: Path) -> None:
         journal.end(n, 2 * MS, **(text if journal.rank else {"u": 1}))
     found = report(tmp_path)
     row = found.sequence.rows[0]
-    assert dict(row.marks)[1] is Mark.FAILED
+    assert row.marks[1] is Mark.FAILED
     assert words(row)[1:] == ["rank 1: RuntimeError: Connection closed by peer at train.py:10 main"]
 
 
@@ -272,8 +272,10 @@ def test_a_bad_end_is_a_row_and_in_the_head(tmp_path: Path) -> None:
     found = report(tmp_path)
     (row,) = found.sequence.rows
     assert words(row) == [r"ranks 0, 1 failed with ValueError: no data\nhere  train.py:7 step"]
-    (processes,) = (line for line in found.header if line.label == "processes")
-    assert processes.words[-1] == ("2 failed", BAD)
+    (processes,) = (line for beside, line in found.header if beside == "processes")
+    assert [(processes.plain[span.start :], span.style) for span in processes.spans] == [
+        ("2 failed", BAD)
+    ]
 
 
 def test_plain_letters_where_the_terminal_has_no_unicode(tmp_path: Path) -> None:

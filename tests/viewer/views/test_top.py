@@ -20,9 +20,9 @@ from rich.cells import cell_len
 
 from disttrace.cli import main
 from disttrace.journal import proc
-from disttrace_viewer import api
 from disttrace_viewer.analysis.exchanges import Exchanges, align
 from disttrace_viewer.analysis.liveness import look
+from disttrace_viewer.api import live
 from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.positions import RankPlace, places
 from disttrace_viewer.diagnosis.verdict import Verdict
@@ -82,7 +82,7 @@ def test_json_is_one_object_with_the_same_values(tmp_path: Path) -> None:
     done = python("-m", "disttrace", "top", "--json", tmp_path)
     assert (done.code, done.stderr) == (0, "")
     found = json.loads(done.stdout)
-    values = api.snapshot(str(tmp_path)).to_dict()
+    values = live.snapshot(str(tmp_path)).to_dict()
     assert found == json.loads(json.dumps(values)) | {"time_ns": found["time_ns"]}
     assert found["verdict"]["kind"] == "missing_participant"
     rows = [(p["ranks"], p["culprit"]) for p in found["positions"]]

@@ -103,14 +103,6 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
     assert done.stdout == "train.py\n"
 
 
-def test_what_is_not_captured_is_told_when_asked(tmp_path: Path, view: View) -> None:
-    """It is the same for every job with one torch, so it is no news."""
-    for journal in workers(tmp_path, 2):
-        journal.define("versions", t=1, torch="2.13.0", not_captured=["One-sided windows."])
-    assert "One-sided" not in view(tmp_path)[1]
-    assert "  not captured  One-sided windows." in view(tmp_path, "--verbose")[1]
-
-
 def test_64_ranks_fit_80_columns(tmp_path: Path, view: View) -> None:
     """Lanes are shared, lines wrap between words, and a quantity keeps its unit."""
     for journal in workers(tmp_path, 64):

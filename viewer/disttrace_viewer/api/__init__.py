@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from disttrace_viewer.api.diff import Diff, diff
-    from disttrace_viewer.api.live import follow, show, snapshot
-    from disttrace_viewer.api.reading import Job, Paths, jobs, print_jobs
+    from disttrace_viewer.api.reading import Job, jobs
     from disttrace_viewer.api.report import Finding, Location, Position, Report
     from disttrace_viewer.api.statistics import Stats, stats
     from disttrace_viewer.api.trace import Trace, load
@@ -25,7 +24,6 @@ __all__ = [
     "Finding",
     "Job",
     "Location",
-    "Paths",
     "Position",
     "Report",
     "Stats",
@@ -33,21 +31,16 @@ __all__ = [
     "ViewerError",
     "diagnose",
     "diff",
-    "follow",
     "jobs",
     "load",
     "metrics",
-    "print_jobs",
     "serve",
-    "show",
-    "snapshot",
     "stats",
 ]
 
 _FROM = {
     "disttrace_viewer.api.diff": ("Diff", "diff"),
-    "disttrace_viewer.api.live": ("follow", "show", "snapshot"),
-    "disttrace_viewer.api.reading": ("Job", "Paths", "jobs", "print_jobs"),
+    "disttrace_viewer.api.reading": ("Job", "jobs"),
     "disttrace_viewer.api.report": ("Finding", "Location", "Position", "Report"),
     "disttrace_viewer.api.statistics": ("Stats", "stats"),
     "disttrace_viewer.api.trace": ("Trace", "load"),

@@ -80,10 +80,11 @@ class Diff:
     def differences(self) -> tuple[Difference, ...]:
         """All of them, the first divergence of each group first."""
         differing: dict[DifferenceFacts, list[tuple[int, Slower | None]]] = defaultdict(list)
-        a, b = sides(*self._streams)
-        for key in filter(self._asked, a):
-            if key not in b:
-                continue
+        a, b = (
+            {key: side for key, side in run.items() if self._ranks is None or key[0] in self._ranks}
+            for run in sides(*self._streams)
+        )
+        for key in (one for one in a if one in b):
             both = a[key], b[key]
             for one in align.compare(*both):
                 differing[self._told(key, both, one)].append((key[0], None))
@@ -119,9 +120,6 @@ class Diff:
         return f"<disttrace.Diff: {len(self.differences)} differences>"
 
     # -- one pair of streams ------------------------------------------------------------------
-
-    def _asked(self, key: Key) -> bool:
-        return self._ranks is None or key[0] in self._ranks
 
     def _told(self, key: Key, both: _Sides, one: align.StreamDifference) -> DifferenceFacts:
         calls = _pair(lambda run: self._call(run, key, one.places[run]))
@@ -208,8 +206,7 @@ class Diff:
         """Ranks and groups of one run alone."""
         ranks = [{rank for rank, _ in one} for one in both]
         for i, name in enumerate("AB"):
-            only = tuple(sorted(r for r in ranks[i] - ranks[1 - i] if self._asked((r, None))))
-            if only:
+            if only := tuple(sorted(ranks[i] - ranks[1 - i])):
                 summary = f"Only {name} has {sentences.ranks(only)}."
                 yield Difference(kind="ranks", ranks=only, group="", summary=summary)
             groups: dict[str, list[int]] = defaultdict(list)
@@ -218,8 +215,7 @@ class Diff:
                     index = self._streams[i].of[rank, group].group
                     model = self._traces[i].model
                     where = sentences.group(None if index is None else model.groups[index])
-                    if self._asked((rank, None)):
-                        groups[where].append(rank)
+                    groups[where].append(rank)
             for where, who in groups.items():
                 summary = f"Only {name} has calls of {sentences.ranks(who)} in {where}."
                 yield Difference(kind="groups", ranks=tuple(who), group=where, summary=summary)

@@ -6,7 +6,6 @@ import os
 import select
 import sys
 import termios
-import threading
 import time
 import tty
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +23,6 @@ from disttrace_viewer.diagnosis.announced import Other, other, with_announced
 from disttrace_viewer.diagnosis.job import judged, looking_back
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.jobs import chooser, folders
-from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.views.terminal.console import paper
 from disttrace_viewer.views.terminal.diagnosis import details
 from disttrace_viewer.views.terminal.screen import lines
@@ -32,11 +30,11 @@ from disttrace_viewer.views.terminal.top import Shares, Snapshot, activity_of, s
 
 if TYPE_CHECKING:
     from disttrace_viewer.analysis.exchanges import Exchanges
+    from disttrace_viewer.diagnosis.verdict import Verdict
 
 REST = 3
 """Reading takes at most one part in so many and one of the time, and so does judging."""
-_TICK_S = 0.1
-_REPAINT_S = 0.5
+_REPAINTS_PER_S = 2.0
 _LEAVE = (b"q", b"\x03", b"")
 
 
@@ -90,24 +88,24 @@ def follow(
     out = paper(width=width, color=color)
     if not out.console.is_terminal:
         return False
-    following = _Following(path, job, interval_s, stall_ns(stall_s))
-    try:
-        with _quit() as quits, Live(console=out.console, screen=True, auto_refresh=False) as live:
-            following.start()
-            painted, at, left = None, float("-inf"), False
-            while following.failure is None and not left:
-                picture = following.picture
-                if picture is not painted or time.monotonic() - at >= _REPAINT_S:
-                    found = _painted(picture, out.width, out.console.height)
-                    live.update(Group(*map(out.spelled, found)), refresh=True)
-                    painted, at = picture, time.monotonic()
-                left = quits(_TICK_S)
-        if following.failure is not None:
-            raise following.failure
-    except KeyboardInterrupt:
-        pass  # the other way to leave
-    finally:
-        following.leave.set()
+    following = _Following(path, job, stall_ns(stall_s))
+
+    def painted() -> Group:
+        return Group(*map(out.spelled, following.painted(out.width, out.console.height)))
+
+    live = Live(
+        console=out.console,
+        screen=True,
+        get_renderable=painted,
+        refresh_per_second=_REPAINTS_PER_S,
+    )
+    with suppress(KeyboardInterrupt), _quit() as quits, live:  # Ctrl-C is the other way to leave
+        while True:
+            started = time.monotonic()
+            following.read()
+            spent = time.monotonic() - started
+            if quits(max(interval_s - spent, REST * spent)):
+                return True
     return True
 
 
@@ -146,59 +144,43 @@ def _in_front(fd: int) -> bool:
         return True  # it controls no session
 
 
-def _painted(picture: _Picture | None, width: int, rows: int) -> list[Text]:
-    if picture is None:
-        return [Text("reading journals (q quits)")]
-    if picture.values is None:
-        return [Text(picture.error), Text(), Text("waiting for journals (q quits)")]
-    older = round((time.monotonic() - picture.taken) * 1e9)
-    return lines(picture.values, width, rows, older_ns=older, details=picture.details)
+class _Following:
+    """What was found last; the table is read again when something was written."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Picture:
-    """What was found, and when; ``error`` where there is nothing to read yet."""
-
-    taken: float
-    values: Snapshot | None = None
-    details: tuple[str, ...] = ()
-    error: str = ""
-
-
-class _Following(threading.Thread):
-    """Reads when something was written, judges anew as time goes by, in the background."""
-
-    def __init__(self, path: Paths, job: str | None, interval_s: float, limit_ns: int) -> None:
-        super().__init__(daemon=True, name="disttrace-top")
-        self.leave = threading.Event()
-        self.picture: _Picture | None = None
-        self.failure: Exception | None = None
-        self._path, self._job = path, job
-        self._interval_s, self._stall_ns = interval_s, limit_ns
-        self._due = 0.0
+    def __init__(self, path: Paths, job: str | None, limit_ns: int) -> None:
+        self._path, self._job, self._stall_ns = path, job, limit_ns
+        self._found: Snapshot | str = "reading journals (q quits)"
+        """Or a sentence, where there is nothing to read yet."""
+        self._details: tuple[str, ...] = ()
+        self._taken = self._due = 0.0
         self._active: Mapping[tuple[int, int], int] = {}
         """When each thread last did anything as the table was read."""
         self._exchanges: Exchanges | None = None
         self._activity = Shares()
         self._others: tuple[Other, ...] = ()
 
-    def run(self) -> None:
-        """Take pictures until it is to leave."""
-        while not self.leave.is_set():
-            started = time.monotonic()
-            try:
-                self.picture = self._take()
-            except ViewerError as error:
-                self.picture = _Picture(time.monotonic(), error=str(error))
-            except Exception as error:
-                self.failure = error
-                return
-            spent = time.monotonic() - started
-            self.leave.wait(max(self._interval_s - spent, REST * spent, _TICK_S / 2))
+    def painted(self, width: int, rows: int) -> list[Text]:
+        """The picture, with ages as they are by now."""
+        found = self._found
+        if isinstance(found, str):
+            return [Text(line) for line in found.splitlines()]
+        older = round((time.monotonic() - self._taken) * 1e9)
+        return lines(found, width, rows, older_ns=older, details=self._details)
 
-    def _take(self) -> _Picture:
+    def read(self) -> None:
         """By the ends of journals as they are now; what is over as it was last read."""
-        where, now = folders(self._path), time.monotonic()
+        now = time.monotonic()
+        try:
+            found = self._judged(now)
+        except ViewerError as error:
+            self._found = f"{error}\n\nwaiting for journals (q quits)"
+            return
+        values = snapshot_of(found.case, found.findings, self._activity, self._others)
+        self._details = tuple(details(found.case, found.findings))
+        self._found, self._taken = values, time.monotonic()
+
+    def _judged(self, now: float) -> Verdict:
+        where = folders(self._path)
         found = judged(where, choose=chooser(self._job), stall_ns=self._stall_ns)
         active = found.case.evidence.sample.active
         if self._exchanges is None or (active != self._active and now >= self._due):
@@ -208,6 +190,4 @@ class _Following(threading.Thread):
             limit_s = self._stall_ns / 1e9
             self._others = others(self._path, self._job, self._exchanges.trace, stall_s=limit_s)
             self._due = time.monotonic() + REST * (time.monotonic() - now)
-        found = with_announced(looking_back(found, self._exchanges) or found)
-        values = snapshot_of(found.case, found.findings, self._activity, self._others)
-        return _Picture(time.monotonic(), values, tuple(details(found.case, found.findings)))
+        return with_announced(looking_back(found, self._exchanges) or found)

@@ -25,11 +25,8 @@ from disttrace_viewer.views import tables
 from disttrace_viewer.views.tables import of_indices
 from disttrace_viewer.views.terminal.console import TextConsole, paper
 from disttrace_viewer.views.terminal.plan import parse_time
-from disttrace_viewer.views.terminal.stats import (
-    paint,
-    paint_critical_path,
-    paint_what_if,
-)
+from disttrace_viewer.views.terminal.stats import paint, paint_critical_path, paint_what_if
+from disttrace_viewer.wording.names import few
 
 FORMAT = 1
 BY = {None: KEYS, "line": ("line",), "group": ("group",), "op": ("op",), "rank": KEYS}
@@ -349,30 +346,25 @@ def gain(outcome: WhatIfOutcome, trace: JobTrace) -> dict[str, Any]:
 
 def _known(key: str, value: str, schedule: Schedule) -> Any:
     trace = schedule.waits.exchanges.trace
-    if key == "rank":
-        ranks = sorted({p.rank for p in trace.processes if p.rank is not None})
-        if not (value.isascii() and value.isdecimal() and int(value) in ranks):
-            known = f"0 to {ranks[-1]}" if ranks else "none"
-            raise ViewerError(f"--what-if rank={value}: no such rank; there are {known}")
-        return int(value)
-    if key == "host":
-        return _one(key, value, {p.host: p.host for p in trace.processes if p.host})
-    if key == "group":
-        names: dict[str, Any] = {}
-        for group in trace.groups:
-            for name in (group.id, group.name, group.desc, "default" if group.default else None):
-                if name:
-                    names.setdefault(name, group.index)
-        return _one(key, value, names)
-    lines = schedule.known_lines
-    ends = {line: line for line in lines if line == value or line.endswith(f"/{value}")}
-    return _one(key, value, {value: next(iter(ends.values()))} if len(ends) == 1 else ends, lines)
-
-
-def _one(key: str, value: str, known: dict[str, Any], shown: list[str] | None = None) -> Any:
-    if value in known:
-        return known[value]
-    names = sorted(known) or shown or []
-    some = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    why = "several end like that" if key == "line" and known else "nothing of that name"
-    raise ViewerError(f"--what-if {key}={value}: {why} communicates; there are {some or 'none'}")
+    named: list[tuple[str, Any]]
+    if key == "line":
+        named = [(line, line) for line in schedule.known_lines]
+    elif key == "group":
+        named = [
+            (name, one.index)
+            for one in trace.groups
+            for name in (one.id, one.name, one.desc, "default" if one.default else None)
+            if name
+        ]
+    else:
+        values = {getattr(one, key) for one in trace.processes} - {None, ""}
+        named = [(str(one), one) for one in sorted(values)]
+    for name, thing in named:
+        if name == value:
+            return thing
+    ends = [name for name, _ in named if key == "line" and name.endswith(f"/{value}")]
+    if len(ends) == 1:
+        return ends[0]
+    why = "several end like that" if ends else "nothing of that name"
+    some = few(ends or list(dict.fromkeys(name for name, _ in named)), 5) or "none"
+    raise ViewerError(f"--what-if {key}={value}: {why} communicates; there are {some}")

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -138,7 +139,6 @@ class Trace:
         around: str | None = None,
         everything: bool = False,
         places: bool = False,
-        verbose: bool = False,
         width: int | None = None,
         color: bool | None = None,
     ) -> None:
@@ -164,7 +164,7 @@ class Trace:
             everything=everything,
         )
         report = report_of(self.model, filters, self._report.verdict, self.exchanges)
-        paint(report, paper(width=width, color=color), places=places, verbose=verbose)
+        paint(report, paper(width=width, color=color), places=places)
 
     def timeline(self, height: int = 600) -> Timeline:
         """The page of ``export -o x.html``, which a notebook draws, ``height`` pixels high."""
@@ -346,46 +346,33 @@ def _special(path: str) -> bool:
 
 
 def _write(path: str, parts: Iterable[bytes]) -> None:
-    """Beside the target first, then in its place: no reader finds half a file."""
     if _special(path):
         # A pipe or a device cannot be replaced.
         with open(path, "wb") as file:
             file.writelines(parts)
         return
-    handle, beside = tempfile.mkstemp(
-        dir=os.path.dirname(path) or ".", prefix=f".{os.path.basename(path)}."
-    )
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.writelines(parts)
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
-        os.replace(beside, path)
-    except BaseException:
-        os.unlink(beside)
-        raise
+    with _beside(path) as beside, open(beside, "wb") as file:
+        file.writelines(parts)
 
 
 def _write_folder(path: str, trace: model.JobTrace) -> None:
-    """The same for a folder, which takes the place of an earlier export only."""
+    """It takes the place of an earlier export only."""
     from disttrace_viewer.views import parquet
 
     path = os.path.normpath(path)
     if os.path.exists(path) and not parquet.is_export(path):
         raise ViewerError(f"{path} exists and is no export of ours: name another folder.")
-    parent = os.path.dirname(path) or "."
-    beside = tempfile.mkdtemp(dir=parent, prefix=f".{os.path.basename(path)}.")
-    try:
+    with _beside(path) as beside:
+        os.mkdir(beside)
         parquet.write(trace, beside)
-        os.chmod(beside, 0o777 & ~_umask())
         if os.path.exists(path):
             shutil.rmtree(path)
-        os.replace(beside, path)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+@contextmanager
+def _beside(path: str) -> Iterator[str]:
+    """A path whose content comes into the place of ``path`` at the end: none finds half of it."""
+    parent, name = os.path.split(path)
+    with tempfile.TemporaryDirectory(dir=parent or ".", prefix=f".{name}.") as scratch:
+        yield os.path.join(scratch, name)
+        os.replace(os.path.join(scratch, name), path)

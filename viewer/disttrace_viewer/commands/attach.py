@@ -53,7 +53,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         common.write_json(report.report.to_dict(full=True))
     else:
-        report.report.print(width=args.width, color=common.color(args))
+        report.report.print(width=args.width, color=args.color)
     if not report.report.healthy:
         return 1
     undecided = not report.whole or (args.stacks and report.report.incomplete)

@@ -98,14 +98,13 @@ def add_look(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     look = parser.add_argument_group("how to show it")
     look.add_argument("--width", type=columns, metavar="COLUMNS", help="default: the terminal's")
     look.add_argument(
-        "--no-color", action="store_true", help="like NO_COLOR=1 (FORCE_COLOR=1: also into a pipe)"
+        "--no-color",
+        dest="color",
+        action="store_const",
+        const=False,  # else the stream and the environment decide
+        help="like NO_COLOR=1 (FORCE_COLOR=1: also into a pipe)",
     )
     return look
-
-
-def color(args: argparse.Namespace) -> bool | None:
-    """False where it is refused; None leaves it to the stream and the environment."""
-    return False if args.no_color else None
 
 
 def columns(text: str) -> int:

@@ -104,7 +104,7 @@ def execute(args: argparse.Namespace) -> int:
             raise
         gc.freeze()  # it is used to the end: a search for garbage among it costs seconds
     if args.format == "text":
-        report.print(stacks=args.stacks, width=args.width, color=common.color(args))
+        report.print(stacks=args.stacks, width=args.width, color=args.color)
     else:
         from disttrace_viewer.api.report import encoded
 

@@ -17,11 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """List them, newest first; 0, or ``ViewerError`` with 2."""
-    from disttrace_viewer.api import jobs, print_jobs
+    from disttrace_viewer.api.reading import jobs, print_jobs
 
     found = jobs(list(args.dirs))
     if args.json:
         common.write_json({"format": 1, "jobs": [dataclasses.asdict(job) for job in found]})
     else:
-        print_jobs(found, width=args.width, color=common.color(args))
+        print_jobs(found, width=args.width, color=args.color)
     return 0

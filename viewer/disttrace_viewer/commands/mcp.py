@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import inspect
 import io
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, TextIO
 
@@ -91,12 +91,12 @@ def _result(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
     if method == "ping":
         return {}
     if method == "tools/list":
-        return {"tools": [tool.described() for tool in TOOLS]}
+        return {"tools": [_described(tool) for tool in TOOLS]}
     if method == "tools/call":
-        tool = next((one for one in TOOLS if one.name == params.get("name")), None)
+        tool = next((one for one in TOOLS if one.__name__ == params.get("name")), None)
         if tool is None:
             raise RefusedError(_WRONG_PARAMETERS, f"there is no tool {params.get('name')!r}")
-        return tool.called(params.get("arguments") or {})
+        return _called(tool, params.get("arguments") or {})
     raise RefusedError(_NO_METHOD, f"there is no method {method!r}")
 
 
@@ -104,117 +104,123 @@ Answer = tuple[str, dict[str, Any] | None]
 """A text to read, and the same as values where there are some."""
 WIDTH = 160
 _LAST = 50
-_TYPES: dict[str, type] = {"string": str, "integer": int}
-
-_PATH = {
-    "type": "string",
-    "description": "Folder of journals, read recursively; dumps of the Flight Recorder or a log are"
-    " taken too. Without it: DISTTRACE_DIR, else disttrace-out.",
-}
-_JOB = {"type": "string", "description": "A job's id or the beginning of it; else the newest."}
-_RUN = {"type": "string", "description": "Folder of journals of one run."}
 
 
 class _MistakeError(Exception):
     """Arguments that a tool does not take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A row: what it is called, what it is for, what it takes, and what answers."""
-
-    name: str
-    description: str
-    properties: Mapping[str, Mapping[str, str]]
-    call: Callable[..., Answer]
-    required: tuple[str, ...] = ()
-    writes: bool = False
-
-    def described(self) -> dict[str, Any]:
-        """Its entry in ``tools/list``."""
-        schema = {"type": "object", "properties": self.properties, "required": list(self.required)}
-        return {
-            "name": self.name,
-            "description": self.description,
-            "inputSchema": {**schema, "additionalProperties": False},
-            "annotations": {"readOnlyHint": not self.writes, "openWorldHint": False},
-        }
-
-    def called(self, arguments: Any) -> dict[str, Any]:
-        """The result of ``tools/call``; what fails is one for the caller to read, too."""
-        try:
-            text, values = self.call(**self._checked(arguments))
-        except Exception as error:
-            text = str(error)
-            if not isinstance(error, _MistakeError) and not hasattr(error, "exit_code"):
-                text = f"disttrace itself failed: {type(error).__name__}: {text}"
-            return {"content": [{"type": "text", "text": text}], "isError": True}
-        found: dict[str, Any] = {"content": [{"type": "text", "text": text}], "isError": False}
-        return found if values is None else {**found, "structuredContent": values}
-
-    def _checked(self, arguments: Any) -> dict[str, Any]:
-        """Raises _MistakeError with a sentence."""
-        if not isinstance(arguments, dict):
-            raise _MistakeError("arguments is to be an object")
-        for name, value in arguments.items():
-            wanted = self.properties.get(name)
-            if wanted is None:
-                raise _MistakeError(
-                    f"{self.name} takes {', '.join(self.properties)}, and no {name}"
-                )
-            if not isinstance(value, _TYPES[wanted["type"]]) or isinstance(value, bool):
-                raise _MistakeError(f"{name} is to be of type {wanted['type']}")
-        missing = [name for name in self.required if name not in arguments]
-        if missing:
-            raise _MistakeError(f"{self.name} needs {', '.join(missing)}")
-        return arguments
+def _described(tool: Callable[..., Answer]) -> dict[str, Any]:
+    """Its entry in ``tools/list``, by its docstring and its parameters."""
+    parameters = inspect.signature(tool).parameters.values()
+    return {
+        "name": tool.__name__,
+        "description": " ".join((tool.__doc__ or "").split()),
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                one.name: {
+                    "type": "integer" if _is_number(one) else "string",
+                    "description": PARAMETERS.get((tool, one.name)) or PARAMETERS[one.name],
+                }
+                for one in parameters
+            },
+            "required": [one.name for one in parameters if one.default is one.empty],
+            "additionalProperties": False,
+        },
+        "annotations": {"readOnlyHint": tool is not collect, "openWorldHint": False},
+    }
 
 
-def _diagnose(path: str | None = None, job: str | None = None) -> Answer:
-    from disttrace_viewer.api import diagnose
+def _is_number(parameter: inspect.Parameter) -> bool:
+    return isinstance(parameter.default, int)
 
-    report = diagnose(path, job)
+
+def _called(tool: Callable[..., Answer], arguments: Any) -> dict[str, Any]:
+    """The result of ``tools/call``; what fails is one for the caller to read, too."""
+    try:
+        _check(tool, arguments)
+        text, values = tool(**arguments)
+    except Exception as error:
+        text = str(error)
+        if not isinstance(error, _MistakeError) and not hasattr(error, "exit_code"):
+            text = f"disttrace itself failed: {type(error).__name__}: {text}"
+        return {"content": [{"type": "text", "text": text}], "isError": True}
+    found: dict[str, Any] = {"content": [{"type": "text", "text": text}], "isError": False}
+    return found if values is None else {**found, "structuredContent": values}
+
+
+def _check(tool: Callable[..., Answer], arguments: Any) -> None:
+    """Raises _MistakeError with a sentence."""
+    if not isinstance(arguments, dict):
+        raise _MistakeError("arguments is to be an object")
+    known = inspect.signature(tool).parameters
+    for name, value in arguments.items():
+        if name not in known:
+            raise _MistakeError(f"{tool.__name__} takes {', '.join(known)}, and no {name}")
+        wanted = int if _is_number(known[name]) else str
+        if type(value) is not wanted:
+            kind = "integer" if wanted is int else "string"
+            raise _MistakeError(f"{name} is to be of type {kind}")
+    missing = [one.name for one in known.values() if one.default is one.empty]
+    missing = [name for name in missing if name not in arguments]
+    if missing:
+        raise _MistakeError(f"{tool.__name__} needs {', '.join(missing)}")
+
+
+def diagnose(path: str | None = None, job: str | None = None) -> Answer:
+    """What is wrong in a job, also while it hangs: who waits for whom, at which line of which
+    file, and how sure that is. The values are those of `disttrace diagnose --json`.
+    """
+    from disttrace_viewer import api
+
+    report = api.diagnose(path, job)
     return str(report), report.to_dict(full=False)
 
 
-def _stats(path: str | None = None, job: str | None = None, without: str | None = None) -> Answer:
-    from disttrace_viewer.api import stats
+def stats(path: str | None = None, job: str | None = None, without: str | None = None) -> Answer:
+    """Where the time of a job goes: by operation, rank and line; who made the others wait."""
+    from disttrace_viewer import api
 
-    found = stats(path, job)
+    found = api.stats(path, job)
     questions = [] if without is None else [without]
     return found.text(width=WIDTH), found.to_dict(asked=questions)
 
 
-def _view(
+def view(
     path: str | None = None,
     job: str | None = None,
     ranks: str | None = None,
     op: str | None = None,
     last: int = _LAST,
 ) -> Answer:
-    from disttrace_viewer.api import load
+    """What happened, in order, across ranks, one line for each exchange."""
+    from disttrace_viewer import api
 
     shown, ops = io.StringIO(), [] if op is None else [op]
     with contextlib.redirect_stdout(shown):
-        load(path, job).print(ranks=ranks, ops=ops, last=last, places=True, width=WIDTH)
+        api.load(path, job).print(ranks=ranks, ops=ops, last=last, places=True, width=WIDTH)
     return shown.getvalue(), None
 
 
-def _jobs(path: str | None = None) -> Answer:
-    from disttrace_viewer.api import jobs
+def jobs(path: str | None = None) -> Answer:
+    """Which jobs left journals in a folder, newest first."""
+    from disttrace_viewer import api
 
-    found = [dataclasses.asdict(job) for job in jobs(path)]
+    found = [dataclasses.asdict(job) for job in api.jobs(path)]
     return json.dumps(found), {"jobs": found}
 
 
-def _diff(a: str, b: str) -> Answer:
-    from disttrace_viewer.api import diff
+def diff(a: str, b: str) -> Answer:
+    """What the ranks of run b do otherwise than those of run a."""
+    from disttrace_viewer import api
 
-    found = diff(a, b)
+    found = api.diff(a, b)
     return str(found), found.to_dict()
 
 
-def _attach(job: str | None = None) -> Answer:
+def attach(job: str | None = None) -> Answer:
+    """Whom a job of this host waits for that hangs without disttrace, by stacks of its ranks."""
     from disttrace_viewer.api.attached import attached
 
     found = attached((), job)
@@ -223,68 +229,28 @@ def _attach(job: str | None = None) -> Answer:
     return "\n".join((*found.troubles, str(found.report))), found.report.to_dict(full=False)
 
 
-def _collect(output: str, path: str | None = None, job: str | None = None) -> Answer:
-    from disttrace_viewer import collect
+def collect(output: str, path: str | None = None, job: str | None = None) -> Answer:
+    """Pack the journals of a job into one file, to send or to bring to those of other hosts."""
+    from disttrace_viewer.collect import pack
 
-    packed = collect.pack([] if path is None else [path], job=job, output=output)
+    packed = pack([] if path is None else [path], job=job, output=output)
     values = {"path": packed.path, "journals": packed.journals, "job": packed.job}
     return f"{packed.path}: {packed.journals:,} journals of job {packed.job}", values
 
 
-TOOLS = (
-    Tool(
-        "diagnose",
-        "What is wrong in a job, also while it hangs: who waits for whom, at which line of which"
-        " file, and how sure that is. The values are those of `disttrace diagnose --json`.",
-        {"path": _PATH, "job": _JOB},
-        _diagnose,
-    ),
-    Tool(
-        "stats",
-        "Where the time of a job goes: by operation, rank and line; who made the others wait.",
-        {
-            "path": _PATH,
-            "job": _JOB,
-            "without": {
-                "type": "string",
-                "description": "What the run would have taken without it: rank=2,"
-                " line=loader.py:34, host=node7 or group=ID.",
-            },
-        },
-        _stats,
-    ),
-    Tool(
-        "view",
-        "What happened, in order, across ranks, one line for each exchange.",
-        {
-            "path": _PATH,
-            "job": _JOB,
-            "ranks": {"type": "string", "description": "Only these: 0,3-5."},
-            "op": {"type": "string", "description": "Only this operation: all_reduce, store.*"},
-            "last": {"type": "integer", "description": f"So many lines (default: {_LAST})."},
-        },
-        _view,
-    ),
-    Tool("jobs", "Which jobs left journals in a folder, newest first.", {"path": _PATH}, _jobs),
-    Tool(
-        "diff",
-        "What the ranks of run b do otherwise than those of run a.",
-        {"a": _RUN, "b": _RUN},
-        _diff,
-        ("a", "b"),
-    ),
-    Tool(
-        "attach",
-        "Whom a job of this host waits for that hangs without disttrace, by stacks of its ranks.",
-        {"job": {**_JOB, "description": "Run id of torchrun, job id of Slurm, or MASTER_PORT."}},
-        _attach,
-    ),
-    Tool(
-        "collect",
-        "Pack the journals of a job into one file, to send or to bring to those of other hosts.",
-        {"output": {"type": "string", "description": "FILE.tar.gz"}, "path": _PATH, "job": _JOB},
-        _collect,
-        ("output",),
-        writes=True,
-    ),
-)
+TOOLS = (diagnose, stats, view, jobs, diff, attach, collect)
+PARAMETERS = {
+    "path": "Folder of journals, read recursively; dumps of the Flight Recorder or a log are taken"
+    " too. Without it: DISTTRACE_DIR, else disttrace-out.",
+    "job": "A job's id or the beginning of it; else the newest.",
+    (attach, "job"): "Run id of torchrun, job id of Slurm, or MASTER_PORT.",
+    "without": "What the run would have taken without it: rank=2, line=loader.py:34, host=node7 or"
+    " group=ID.",
+    "ranks": "Only these: 0,3-5.",
+    "op": "Only this operation: all_reduce, store.*",
+    "last": f"So many lines (default: {_LAST}).",
+    "a": "Folder of journals of one run.",
+    "b": "Folder of journals of one run.",
+    "output": "FILE.tar.gz",
+}
+"""What they are, by name; by tool and name where one means something else by it."""

@@ -44,6 +44,6 @@ def execute(args: argparse.Namespace) -> int:
         values["others"] = [one.to_dict() for one in beside]
         common.write_json(values)
     else:
-        stats.print(by=args.by, asked=args.what_if, width=args.width, color=common.color(args))
-        print_others(beside, width=args.width, color=common.color(args))
+        stats.print(by=args.by, asked=args.what_if, width=args.width, color=args.color)
+        print_others(beside, width=args.width, color=args.color)
     return 0

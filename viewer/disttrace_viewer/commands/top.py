@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Write one snapshot, or refresh until `q`; 0, or ``ViewerError`` with 2."""
-    from disttrace_viewer.api import follow, show, snapshot
+    from disttrace_viewer.api.live import follow, show, snapshot
 
     paths = list(args.dirs)
-    look = {"width": args.width, "color": common.color(args)}
+    look = {"width": args.width, "color": args.color}
     if args.json:
         common.write_json(snapshot(paths, args.job, stall_s=args.stall).to_dict())
         return 0

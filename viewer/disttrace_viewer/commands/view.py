@@ -26,9 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--all", action="store_true", help="every row: no folding and no gaps")
     look = common.add_look(parser)
     look.add_argument("--places", action="store_true", help="add the call site to every row")
-    look.add_argument(
-        "--verbose", action="store_true", help="also what disttrace could not capture here"
-    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -44,10 +41,9 @@ def execute(args: argparse.Namespace) -> int:
         around=args.around,
         everything=args.all,
         places=args.places,
-        verbose=args.verbose,
         width=args.width,
-        color=common.color(args),
+        color=args.color,
     )
     beside = others(args.dirs, args.job, trace.model)
-    print_others(beside, width=args.width, color=common.color(args))
+    print_others(beside, width=args.width, color=args.color)
     return 0

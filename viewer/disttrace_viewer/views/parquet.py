@@ -14,6 +14,7 @@ import orjson
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.report import finding as as_values
@@ -25,29 +26,10 @@ BUCKET = 64
 MARK = "processes.parquet"
 """Written last: a folder that holds it is whole."""
 OPERATIONS = (
-    "rank",
-    "process",
-    "number",
-    "thread",
-    "parent",
-    "op",
-    "kind",
-    "group",
-    "group_desc",
-    "group_rank",
-    "backend",
-    "seq",
-    "peer",
-    "begin_ns",
-    "issued_ns",
-    "wait_begin_ns",
-    "complete_ns",
-    "end_ns",
-    "duration_ns",
-    "bytes",
-    "status",
-    "error",
-    "line",
+    *("rank", "process", "number", "thread", "parent", "op", "kind"),
+    *("group", "group_desc", "group_rank", "backend", "seq", "peer"),
+    *("begin_ns", "issued_ns", "wait_begin_ns", "complete_ns", "end_ns", "duration_ns"),
+    *("bytes", "status", "error", "line"),
 )
 """Of ``operations``; ``wait_ns`` and the partitions ``job`` and ``ranks`` come to them."""
 
@@ -74,35 +56,22 @@ def is_export(folder: str) -> bool:
 
 def _operations(trace: JobTrace, waits: WaitStates, folder: str) -> None:
     waited = waits.parts.select("process", "number", "wait_ns")
-    buckets: dict[tuple[str, str], list[int]] = {}
-    for process in trace.processes:
-        part = "none" if process.rank is None else str(process.rank // BUCKET)
-        buckets.setdefault((process.job, part), []).append(process.index)
+    rows = trace.operations.join(
+        waited, on=["process", "number"], how="left", maintain_order="left"
+    )
+    buckets = together(
+        ((one.job, "none" if one.rank is None else str(one.rank // BUCKET)), one.index)
+        for one in trace.processes
+    )
     for (job, part), members in buckets.items():
-        chosen = pl.col("process").is_in(members)
-        rows = trace.operations.filter(chosen)
-        if not rows.height:
+        mine = rows.filter(pl.col("process").is_in(members))
+        if not mine.height:
             continue
-        ids = pl.DataFrame(
-            {"process": [trace.processes[i].id for i in members], "_process": members},
-            schema={"process": pl.String, "_process": pl.UInt32},
-        )
-        mine = (
-            waited.filter(chosen)
-            .rename({"process": "_process"})
-            .with_columns(pl.col("number").cast(pl.Int64))
-        )
-        table = (
-            tables.operations(trace, OPERATIONS, rows)
-            .lazy()
-            .join(ids.lazy(), on="process", how="left", maintain_order="left")
-            .join(mine.lazy(), on=["_process", "number"], how="left", maintain_order="left")
-            .drop("_process")
-        )
         name = urllib.parse.quote(job, safe="")  # as Hive writes a part of a path
         place = os.path.join(folder, "operations", f"job={name}", f"ranks={part}")
         os.makedirs(place)
-        table.collect().write_parquet(os.path.join(place, "part-0.parquet"))
+        table = tables.operations(trace, OPERATIONS, mine).with_columns(mine["wait_ns"])
+        table.write_parquet(os.path.join(place, "part-0.parquet"))
 
 
 def _findings(exchanges: Exchanges) -> pl.DataFrame:
@@ -111,31 +80,19 @@ def _findings(exchanges: Exchanges) -> pl.DataFrame:
     rows = []
     for found in verdict.findings:
         values = as_values(verdict.case, found)
-        rows.append(
-            {
-                name: orjson.dumps(values[name]).decode() if name in _NESTED else values[name]
-                for name in _FINDINGS
-            }
-        )
+        nested = {name: orjson.dumps(values[name]).decode() for name in ("cycle", "locations")}
+        rows.append({**values, **nested})
     return pl.DataFrame(rows, schema=_FINDINGS)
 
 
-_NESTED = ("cycle", "locations")
 _FINDINGS = {
-    "kind": pl.String(),
-    "severity": pl.String(),
-    "certainty": pl.String(),
-    "summary": pl.String(),
-    "hint": pl.String(),
+    **dict.fromkeys(("kind", "severity", "certainty", "summary", "hint"), pl.String()),
     "culprits": pl.List(pl.String()),
     "culprit_ranks": pl.List(pl.Int64()),
     "waiting": pl.List(pl.String()),
     "waiting_ranks": pl.List(pl.Int64()),
-    "op": pl.String(),
-    "group": pl.String(),
+    **dict.fromkeys(("op", "group"), pl.String()),
     "seq": pl.Int64(),
-    "key": pl.String(),
-    "cycle": pl.String(),
-    "locations": pl.String(),
+    **dict.fromkeys(("key", "cycle", "locations"), pl.String()),
     "consequences": pl.List(pl.String()),
 }

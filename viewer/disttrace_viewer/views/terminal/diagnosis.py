@@ -306,7 +306,6 @@ def _stack(case: Case, process: int) -> Stack:
 
 
 def _coverage(case: Case) -> Iterator[Line]:
-    found = coverage(case)
     count = sum(case.sample.counts.values())
     journals, jobs = case.trace.count(range(len(case.trace.processes))), len(case.trace.jobs)
     yield Line("")
@@ -316,9 +315,17 @@ def _coverage(case: Case) -> Iterator[Line]:
     what = "journal" if any(p.source == JOURNAL for p in case.trace.processes) else "rank"
     read = f"{number(journals, what)}{other}, {count_of}"
     yield Line(f"Read: {read}.", style=DIM)
+    yield from lacking(case)
+    yield from elsewhere(case)
+
+
+def lacking(case: Case) -> Iterator[Line]:
+    """What was not read, or not well."""
+    found = coverage(case)
     if found["missing_ranks"]:
+        own = any(p.source == JOURNAL for p in case.trace.processes)
         missing = sentences.ranks(found["missing_ranks"])
-        yield Line(f"No {what if what == 'journal' else 'evidence'} of {missing}.", style=WAIT)
+        yield Line(f"No {'journal' if own else 'evidence'} of {missing}.", style=WAIT)
     if found["dropped"]:
         yield Line(f"{found['dropped']:,} old operations were dropped (DISTTRACE_MAX_MB).")
     if not case.past.known:
@@ -328,8 +335,12 @@ def _coverage(case: Case) -> Iterator[Line]:
         yield Line(problem, style=WAIT)
     if len(problems) > CAVEATS:
         yield Line(f"and {len(found['problems']) - CAVEATS} more (--json has all)", style=WAIT)
-    if found["other_jobs"]:
-        yield Line(f"Other jobs here: {', '.join(found['other_jobs'][:5])} (--job ID reads one).")
+
+
+def elsewhere(case: Case) -> Iterator[Line]:
+    """Further jobs in the same folders."""
+    if others := coverage(case)["other_jobs"]:
+        yield Line(f"Other jobs here: {', '.join(others[:5])} (--job ID reads one).")
 
 
 MOST_WELL = 5

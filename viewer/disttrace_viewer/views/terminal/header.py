@@ -7,17 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import polars as pl
+from rich.text import Text
 
 from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.process_ends import EXITED, FAILED, KILLED, RUNNING, UNKNOWN
 from disttrace_viewer.analysis.sample import together
-from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.findings.case import Case
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, JobTrace, LaunchedJob, Member, Place, lead_of
 from disttrace_viewer.trace.process import Process
-from disttrace_viewer.trace.values import dataclass
-from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, PLAIN, WAIT
+from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, WAIT
+from disttrace_viewer.views.terminal.diagnosis import Line, elsewhere, lacking
+from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import Names, clock_time, duration, few, number, spans
 
 ROLES = (("agent", None), ("worker", None), ("child", "children"), ("main", "main processes"))
@@ -32,27 +34,16 @@ _STATE_STYLES = {
     EXITED: GOOD,
 }
 
-
-@dataclass(frozen=True, slots=True)
-class HeadLine:
-    """One line, however it is wrapped."""
-
-    label: str | None
-    """What stands beside it; None: nothing, it is a title."""
-    words: tuple[tuple[str, str], ...]
-    """Texts, each with its style."""
-    verbose: bool = False
-    """Only shown to who wants to know all."""
+HeadLine = tuple[str | None, Text]
+"""What stands beside a line (None: nothing, it is a title), and the line."""
 
 
-def header_of(evidence: Evidence, exchanges: Exchanges, names: Names) -> tuple[HeadLine, ...]:
+def header_of(case: Case, exchanges: Exchanges, names: Names) -> Iterator[HeadLine]:
     """All that stands above the first line of the sequence."""
-    trace = exchanges.trace
-    return (
-        *(line for job in trace.jobs for line in _job(evidence, names, job)),
-        *_groups(trace, exchanges, names),
-        *_recorded(trace, names),
-    )
+    for job in names.trace.jobs:
+        yield from _job(case, names, job)
+    yield from _groups(exchanges, names)
+    yield from _recorded(case, names)
 
 
 def _program(process: Process) -> str:
@@ -68,128 +59,101 @@ def _program(process: Process) -> str:
     return " ".join(words)
 
 
-def _job(evidence: Evidence, names: Names, job: LaunchedJob) -> Iterator[HeadLine]:
+def _job(case: Case, names: Names, job: LaunchedJob) -> Iterator[HeadLine]:
     trace = names.trace
     processes = [trace.processes[i] for i in job.processes]
     oldest = min(processes, key=lambda p: (p.parent in trace.by_id, not p.is_agent, p.start_ns))
     letter = names.letters.get(job.id)
     of = f"job {letter}  " if letter else ""
-    yield HeadLine(None, ((f"{of}{_program(oldest) or job.id}", HEAD),))
+    yield None, Text(f"{of}{_program(oldest) or job.id}", HEAD)
     when = f"{clock_time(job.start_ns)}, {duration(job.last_ns - job.start_ns)}"
     hosts = sorted({p.host for p in processes})
     where = f"  on {number(len(hosts), 'host')} ({few(hosts, 4)})  {job.id}"
-    yield HeadLine("ran", ((when, PLAIN), (where, DIM)))
-    yield HeadLine("processes", (*_who(processes), ("; ", PLAIN), *_states(evidence, processes)))
+    yield "ran", Text.assemble(when, (where, DIM))
+    yield (
+        "processes",
+        Text.assemble(_who(processes), _attempts(processes), "; ", _states(case, job)),
+    )
     if job.linked:
         met = few([names.letters.get(other, other) for other in job.linked], 6)
-        yield HeadLine("met", ((f"job {met} in a store", PLAIN),))
+        yield "met", Text(f"job {met} in a store")
     torch = sorted({str(p.versions["torch"]) for p in processes if "torch" in p.versions})
     if torch:
-        yield HeadLine("torch", ((few(torch, 3), DIM),))
+        yield "torch", Text(few(torch, 3), DIM)
 
 
-def _who(processes: Sequence[Process]) -> Iterator[tuple[str, str]]:
+def _who(processes: Sequence[Process]) -> str:
     roles, plural = Counter(p.role for p in processes), dict(ROLES)
     known = [role for role in (*plural, *sorted(set(roles) - set(plural))) if role in roles]
     text = ", ".join(number(roles[role], role, plural.get(role)) for role in known)
-    ranks = sorted({p.rank for p in processes if p.rank is not None})
+    ranks = {p.rank for p in processes if p.rank is not None}
     if ranks:
-        text += f"; {'rank' if len(ranks) == 1 else 'ranks'} {spans(ranks)}"
+        text += f"; {sentences.ranks(ranks)}"
         if size := max(p.world_size or 0 for p in processes):
             text += f" of {size}"
-    yield text, PLAIN
+    return text
+
+
+def _attempts(processes: Sequence[Process]) -> Text:
     attempts = 1 + max(p.attempt or 0 for p in processes)
-    if attempts > 1:
-        yield f"; {attempts} attempts", WAIT
+    return Text(f"; {attempts} attempts" if attempts > 1 else "", WAIT)
 
 
-def _states(evidence: Evidence, processes: Sequence[Process]) -> Iterator[tuple[str, str]]:
-    states = Counter(evidence.ends[p.index].state for p in processes)
+def _states(case: Case, job: LaunchedJob) -> Text:
+    states = Counter(case.ends[i].state for i in job.processes)
     if [*states] == [EXITED]:
-        yield "all exited", GOOD
-        return
-    for place, (state, count) in enumerate(states.most_common()):
-        if place:
-            yield ", ", PLAIN
-        yield f"{count} {state}", _STATE_STYLES[state]
+        return Text("all exited", GOOD)
+    counted = (Text(f"{n} {state}", _STATE_STYLES[state]) for state, n in states.most_common())
+    return Text(", ").join(counted)
 
 
-def _groups(trace: JobTrace, exchanges: Exchanges, names: Names) -> Iterator[HeadLine]:
+def _groups(exchanges: Exchanges, names: Names) -> Iterator[HeadLine]:
+    groups = names.trace.groups
     collectives, messages = (
         Counter(dict(frame.group_by("group").len().iter_rows()))
         for frame in (exchanges.collectives, exchanges.messages)
     )
-    busiest = sorted(trace.groups, key=lambda g: -(collectives[g.index] + messages[g.index]))
+    busiest = sorted(groups, key=lambda g: -(collectives[g.index] + messages[g.index]))
     shown = {group.index for group in busiest[:GROUPS]}
-    for place, group in enumerate(g for g in trace.groups if g.index in shown):
+    for place, group in enumerate(g for g in groups if g.index in shown):
         counted = ((collectives[group.index], "collective"), (messages[group.index], "message"))
         traffic = ", ".join(number(count, noun) for count, noun in counted if count)
         members = names.processes(m.process for m in group.members)
         if group.ranks is not None:
-            members = f"{'rank' if len(group.ranks) == 1 else 'ranks'} {spans(group.ranks)}"
+            members = sentences.ranks(group.ranks)
         # Of a group made by hand: ``gloo`` for ProcessGroupGloo.
         kind = (group.type or "").removeprefix("ProcessGroup").lower() or "?"
         backends = ", ".join(dict.fromkeys(group.backends.values())) or kind
         what = f"{names.group(group.index)}: {f'{members}, ' if members else ''}{backends}"
         missing = f"; no journal of {spans(group.missing)}" if group.missing else ""
-        words = ((what, PLAIN), (f"  {traffic or 'unused'}", DIM), (missing, WAIT))
-        yield HeadLine("" if place else "groups", words)
-    if more := len(trace.groups) - len(shown):
-        yield HeadLine("", ((f"and {number(more, 'more group')}", DIM),))
+        words = Text.assemble(what, (f"  {traffic or 'unused'}", DIM), (missing, WAIT))
+        yield "" if place else "groups", words
+    if more := len(groups) - len(shown):
+        yield "", Text(f"and {number(more, 'more group')}", DIM)
 
 
-def _recorded(trace: JobTrace, names: Names) -> Iterator[HeadLine]:
+def _recorded(case: Case, names: Names) -> Iterator[HeadLine]:
+    trace = names.trace
     operations = number(trace.operations.height, "operation")
     read = f"{operations} in {number(len(trace.processes), 'journal')}"
     if len(trace.clocks) > 1:
         worst = max(clock.error_ns for clock in trace.clocks)
         read += f"; {len(trace.clocks)} clocks, aligned to within {duration(worst)}"
-    problems = _problems(trace, names)
+    notes = together((note, process.index) for process in trace.processes for note in process.notes)
+    problems = [
+        *(Line(sentence) for sentence in case.incomplete),
+        *lacking(case),
+        *(Line(f"{names.processes(who)}: {text}") for text, who in notes.items()),
+    ]
     if not problems:
         read += "; nothing missing, damaged or dropped"
-    yield HeadLine("recorded", ((read, PLAIN),))
-    shown = problems[:SENTENCES]
-    if more := len(problems) - len(shown):
-        shown.append(f"and {number(more, 'more sentence')} like these")
-    for sentence in shown:
-        yield HeadLine("", (("! ", WAIT), (sentence, PLAIN)))
-    unseen = [str(s) for p in trace.processes for s in p.versions.get("not_captured") or ()]
-    if unseen:
-        yield HeadLine("not captured", ((" ".join(dict.fromkeys(unseen)), DIM),), verbose=True)
-    if others := trace.other_jobs:
-        ids = few([job.id for job in others[::-1]], 2)
-        text = f"{number(len(others), 'other job')} here ({ids}): --job ID|all"
-        yield HeadLine("also here", ((text, DIM),))
-
-
-def _problems(trace: JobTrace, names: Names) -> list[str]:
-    found = [problem.sentence for problem in trace.problems]
-    for job in trace.jobs:
-        processes = [trace.processes[i] for i in job.processes]
-        size = max((p.world_size or 0 for p in processes), default=0)
-        seen = {p.rank for p in processes}
-        absent = [rank for rank in range(size) if rank not in seen]
-        if absent and len(absent) < size:
-            letter = names.letters.get(job.id)
-            of = f" of job {letter}" if letter else ""
-            noun = "rank" if len(absent) == 1 else "ranks"
-            found.append(
-                f"No journal of {noun} {spans(absent)}{of}: not started, not traced,"
-                " or the journal was not collected."
-            )
-    for process in trace.processes:
-        if process.dropped:
-            count = sum(d.operations or 0 for d in process.dropped)
-            oldest = (
-                f"the oldest {number(count, 'operation')}" if count else "its oldest operations"
-            )
-            found.append(
-                f"{names.process(process.index)}: {oldest} were dropped to stay within"
-                " DISTTRACE_MAX_MB."
-            )
-    notes = together((note, process.index) for process in trace.processes for note in process.notes)
-    found.extend(f"{names.processes(who)}: {text}" for text, who in notes.items())
-    return list(dict.fromkeys(found))
+    yield "recorded", Text(read)
+    for line in problems[:SENTENCES]:
+        yield "", Text.assemble(("! ", WAIT), line.text)
+    if (more := len(problems) - SENTENCES) > 0:
+        yield "", Text.assemble(("! ", WAIT), f"and {number(more, 'more sentence')} like these")
+    for line in elsewhere(case):
+        yield "also here", Text(line.text, DIM)
 
 
 _MAKERS = ("init_process_group", "new_group", "new_subgroups", "split_group", "shrink_group")
@@ -213,12 +177,13 @@ class Phase(NamedTuple):
 
 
 def initialization_of(trace: JobTrace) -> pl.DataFrame:
-    """Columns ``process``, ``number``: agents' operations, constructors, and what makes groups with
-    everything inside it except collectives and messages.
+    """Agents' operations, constructors, and what makes groups with everything inside it except
+    collectives and messages; with ``op``, ``kind``, ``origin`` and ``store`` of their calls.
     """
-    calls = trace.calls.lazy().with_row_index("call").select("call", "op", "kind", "origin")
-    ours = trace.operations.lazy().select("process", "number", "call", "parent")
-    ours = ours.join(calls, on="call")
+    calls = trace.calls.lazy().with_row_index("call")
+    ours = trace.operations.lazy().join(
+        calls.select("call", "op", "kind", "origin", "store"), on="call"
+    )
     agents = pl.col("process").is_in([p.index for p in trace.processes if p.is_agent])
     talk = pl.col("kind").is_in(["collective", "message"])
     inner = ours.filter(pl.col("parent").is_not_null() & ~talk).collect()
@@ -228,31 +193,24 @@ def initialization_of(trace: JobTrace) -> pl.DataFrame:
         | (agents & ~talk)
         | ((pl.col("kind") == "store") & (pl.col("origin") == "c++"))
     ).collect()
-    found = level = roots.select("process", "number")
+    found = level = roots
     while level.height:
         above = level.select("process", pl.col("number").alias("parent"))
-        level = inner.join(above, on=["process", "parent"], how="semi").select("process", "number")
+        level = inner.join(above, on=["process", "parent"], how="semi")
         found = pl.concat([found, level])
-    return found.unique(maintain_order=True)
+    return found.unique(["process", "number"]).sort("begin_ns", "process", "number")
 
 
 def initialization(names: Names, inside: pl.DataFrame) -> tuple[Phase, ...]:
     """``inside``: what ``initialization_of`` found."""
     trace = names.trace
-    calls = trace.calls.lazy().with_row_index("call").select("call", "op", "kind", "store")
-    operations = (
-        trace.operations.lazy()
-        .join(inside.lazy(), on=["process", "number"], how="semi", maintain_order="left")
-        .join(calls, on="call", maintain_order="left")
-        .collect()
-    )
-    rows = operations.filter(pl.col("kind").is_in(["composed", "constructor"])).to_dicts()
+    rows = inside.filter(pl.col("kind").is_in(["composed", "constructor"])).to_dicts()
     made = together(
         (row["process"], row)
         for row in rows
         if row["op"] in _MAKERS or row["op"].startswith("ProcessGroup")
     )
-    busy = set(operations.filter(IN_FLIGHT)["process"].to_list())
+    busy = set(inside.filter(IN_FLIGHT)["process"].to_list())
     members = {member.process for group in trace.groups for member in group.members}
     found = [
         *_launches(names, busy),

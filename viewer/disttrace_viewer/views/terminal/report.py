@@ -47,7 +47,7 @@ class Overview:
     """What the painter paints."""
 
     names: Names
-    header: tuple[HeadLine, ...]
+    header: Sequence[HeadLine]
     findings: tuple[tuple[str, str], ...]
     """(severity, sentence) of what ``diagnose`` tells at length."""
     announced: tuple[str, ...]
@@ -83,7 +83,7 @@ def report_of(
     flying = trace.operations.select((IN_FLIGHT & ~pl.col("lost")).any()).item()
     return Overview(
         names=names,
-        header=header_of(evidence, exchanges, names),
+        header=[*header_of(case, exchanges, names)],
         findings=tuple((one.severity, one.summary) for one in found.findings),
         announced=tuple(announced(case, found.findings)),
         initialization=initialization(names, inside),
@@ -111,17 +111,11 @@ PHASES = 8
 _LABEL = 14
 
 
-def paint(
-    report: Overview, out: TextConsole, *, places: bool = False, verbose: bool = False
-) -> None:
-    """Everything, from the head to where the ranks are; ``places`` adds a call site to each row,
-    ``verbose`` what could not be captured.
-    """
-    for line in report.header:
-        if verbose or not line.verbose:
-            label = "" if line.label is None else f"  {line.label:<{_LABEL}}"
-            rest = Text(" " * len(label) or "  ")
-            out.wrapped(Text.assemble(*line.words), Text(label, style=DIM), rest)
+def paint(report: Overview, out: TextConsole, *, places: bool = False) -> None:
+    """Everything, from the head to where the ranks are; ``places`` adds a call site to each row."""
+    for beside, line in report.header:
+        label = "" if beside is None else f"  {beside:<{_LABEL}}"
+        out.wrapped(line, Text(label, style=DIM), Text(" " * len(label) or "  "))
     _findings(report, out)
     _initialization(report.initialization, out)
     sequence = report.sequence
@@ -158,18 +152,6 @@ def _initialization(phases: Sequence[Phase], out: TextConsole) -> None:
         out.line((f"{'':12}and {number(len(phases) - PHASES, 'more line')}", DIM))
 
 
-SIGNS = {
-    Mark.DONE: ("●", "", "arrived"),
-    Mark.LAST: ("◆", WAIT, "arrived last"),
-    Mark.FLYING: ("◐", "bold yellow", "in flight"),
-    Mark.MISSING: ("○", BAD, "missing"),
-    Mark.PART: ("◍", WAIT, "some missing"),
-    Mark.FAILED: ("✗", BAD, "failed"),
-    Mark.UNKNOWN: ("◌", DIM, "end not seen"),
-}
-"""Of each mark its sign, its style, and its words in the legend."""
-
-
 class SequencePainter:
     """Rows beside the lanes of one report; ``places``: with the line that each was called from."""
 
@@ -188,9 +170,10 @@ class SequencePainter:
     def _head(self, rows: Sequence[Row]) -> None:
         """Labels of the lanes, and the signs that occur below."""
         labels = "".join(f"{lane.label:<{self._wide}}" for lane in self.lanes)
-        used = {mark for row in rows for _, mark in row.marks}
+        used = {mark for row in rows for mark in row.marks.values()}
         legend = Text(style=DIM)
-        for mark, (sign, _, words) in SIGNS.items():
+        for mark in Mark:
+            sign, _, words = mark.value
             if mark in used and (mark is not Mark.DONE or len(used) > 1):
                 legend.append(f"{sign}{HOLD}{words.replace(' ', HOLD)}  ")
         margin = Text.assemble((f"{'seconds':>10}  ", DIM), (labels, "bold"))
@@ -204,7 +187,7 @@ class SequencePainter:
         text = row.text.copy()
         if self.places and row.place:
             text.append(f"  {row.place}", DIM)
-        first = Text.assemble((f"{offset(row.at_ns or 0):>10}  ", DIM), self._lanes(row))
+        first = Text.assemble((f"{offset(row.at_ns):>10}  ", DIM), self._lanes(row))
         self.out.wrapped(text, first, self._margin("│", 2))
         for text in row.below:
             self.out.wrapped(text, self._margin("│"), self._margin("│", 2))
@@ -214,13 +197,12 @@ class SequencePainter:
         return Text(f"{'':10}  {lanes}{'':{indent}}", style=DIM)
 
     def _lanes(self, row: Row) -> Text:
-        marks = dict(row.marks)
-        low, high = min(marks, default=0), max(marks, default=-1)
+        low, high = min(row.marks, default=0), max(row.marks, default=-1)
         text = Text()
         for lane in range(len(self.lanes)):
             inside = row.joined and low <= lane < high
-            if lane in marks:
-                sign, style, _ = SIGNS[marks[lane]]
+            if lane in row.marks:
+                sign, style, _ = row.marks[lane].value
                 text.append(sign, style)
             else:
                 text.append("─" if row.joined and low < lane < high else "│", DIM)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 from rich.text import Text
@@ -15,7 +15,6 @@ from disttrace_viewer.analysis.process_ends import FAILED, KILLED, UNKNOWN
 from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.views.terminal import BAD, DIM, HOLD, NUMBER, WAIT
 from disttrace_viewer.wording.names import (
     Lane,
@@ -31,33 +30,30 @@ from disttrace_viewer.wording.sentences import ended, state
 
 
 class Mark(Enum):
-    """What is drawn on a lane."""
+    """What is drawn on a lane: a sign, its style, and its words in the legend."""
 
-    DONE = "done"
-    LAST = "last"
-    """The one that arrived last."""
-    FLYING = "flying"
-    """Begun and not over."""
-    MISSING = "missing"
+    DONE = "●", "", "arrived"
+    LAST = "◆", WAIT, "arrived last"
+    FLYING = "◐", "bold yellow", "in flight"
+    MISSING = "○", BAD, "missing"
     """Expected, and did not arrive."""
-    FAILED = "failed"
-    UNKNOWN = "unknown"
-    """Begun; its completion was not seen."""
-    PART = "part"
+    PART = "◍", WAIT, "some missing"
     """A lane of several, of which some arrived."""
+    FAILED = "✗", BAD, "failed"
+    UNKNOWN = "◌", DIM, "end not seen"
+    """Begun; its completion was not seen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """An exchange, a step, a repetition, a gap or an end of processes."""
 
-    at_ns: int | None
-    """From the start of the job on; None: of a repetition, into which nothing is put."""
+    at_ns: int
+    """From the start of the job on."""
     text: Text
     below: tuple[Text, ...] = ()
     """Further lines."""
-    marks: tuple[tuple[int, Mark], ...] = ()
-    """(lane, mark), by lane."""
+    marks: Mapping[int, Mark] = {}
+    """By lane."""
     joined: bool = False
     """A line joins the marks."""
     arrow: tuple[int, int] | None = None
@@ -68,9 +64,9 @@ class Row:
     """It stands between rows: a repetition or a gap."""
 
 
-def endings_of(evidence: Evidence, names: Names, lanes: Sequence[Lane]) -> list[tuple[int, Row]]:
-    """Processes that did not end well, or of which nothing was heard any more, by time (from the
-    start of the job on): one row for those that are alike.
+def endings_of(evidence: Evidence, names: Names, lanes: Sequence[Lane]) -> list[Row]:
+    """Processes that did not end well, or of which nothing was heard any more: one row for those
+    that are alike.
     """
 
     def words(index: int, *, many: bool = False) -> str:
@@ -95,10 +91,9 @@ def endings_of(evidence: Evidence, names: Names, lanes: Sequence[Lane]) -> list[
         hit = [n for n, lane in enumerate(lanes) if not {*processes}.isdisjoint(lane.processes)]
         text = Text.assemble((names.processes(processes), BAD), f" {what}")
         text.append(f"  {where}" if where else "", DIM)
-        marks = tuple((lane, Mark.FAILED) for lane in hit)
-        at_ns = those[0][0] - names.trace.launch_ns
-        rows.append((at_ns, Row(at_ns=at_ns, text=text, marks=marks)))
-    return sorted(rows, key=lambda row: row[0])
+        marks = dict.fromkeys(hit, Mark.FAILED)
+        rows.append(Row(those[0][0] - names.trace.launch_ns, text, marks=marks))
+    return rows
 
 
 ARRIVALS = 6
@@ -134,15 +129,10 @@ class Maker:
         group = self.trace.groups[row["group"]]
         here = {one["group_rank"] for one in arrived}
         absent = [r for r in range(group.size or 0) if r not in here]
-        missing_lanes = [
-            self._lane[m.process]
-            for m in group.members
-            if m.rank in absent and m.process in self._lane
-        ]
-        over = not row["pending"]
         ops = {} if row["alike"] else dict.fromkeys(self.trace.call(o["call"]).op for o in arrived)
-        text = Text.assemble((f"#{row['seq']} ", NUMBER))
-        text.append(" / ".join(ops) or call.op, _loud(arrived))
+        text = Text.assemble(
+            (f"#{row['seq']} ", NUMBER), (" / ".join(ops) or call.op, _loud(arrived))
+        )
         for part in (call.reduce_op, tensors(call.dtypes, call.shapes)):
             text.append(f" {part}" if part else "")
         if call.root is not None:
@@ -150,22 +140,21 @@ class Maker:
         text.append_text(self._within(group.index, arrived[0], within))
         if ops:
             text.append(f" {'operations' if len(ops) > 1 else 'arguments'} differ", WAIT)
-        if over and row["end_ns"]:
-            text.append(f"  {duration(row['end_ns'] - row['first_ns'])}", DIM)
+        text.append(_lasted(arrived), DIM)
         if len(arrived) > 1:
             text.append_text(self._arrivals(arrived, missing=bool(absent)))
-        below = [*self._below(arrived), *self._places(arrived)]
+        below = self._places(arrived)
         if absent:
             names = [self.names.member(group.index, r) for r in absent]
             below.append(Text.assemble(("missing: ", BAD), few(names, 6)))
-        return Row(
-            at_ns=row["first_ns"] - self.trace.launch_ns,
-            text=text,
-            below=tuple(below),
-            marks=self._marks(arrived, missing_lanes, mark_last=over and len(arrived) > 1),
-            joined=True,
-            place=self._place(arrived, row["call"]),
+        row_of = self._row(
+            arrived,
+            text,
+            below,
+            missing=(m.process for m in group.members if m.rank in absent),
+            last=None if row["pending"] or len(arrived) < 2 else arrived[-1],
         )
+        return row_of._replace(joined=True)
 
     def _arrivals(self, arrived: Sequence[Operation], *, missing: bool) -> Text:
         """``; 0, 2 +2.00 ms, 1 +7.00 ms last``: in the order of arrival."""
@@ -185,16 +174,16 @@ class Maker:
             text.append(" last" if late else "", WAIT)
         return text
 
-    def _places(self, arrived: Sequence[Operation]) -> Sequence[Text]:
+    def _places(self, arrived: Sequence[Operation]) -> list[Text]:
         """Where its members called it from; nothing where all did alike."""
         found = together(
             (place(self.trace.stack(one["call"])) or "an unknown line", one["process"])
             for one in arrived
         )
         if len(found) < 2:
-            return ()
+            return []
         return [
-            Text.assemble((f"{self.names.processes(processes)} at {where}", WAIT))
+            Text(f"{self.names.processes(processes)} at {where}", WAIT)
             for where, processes in found.items()
         ]
 
@@ -224,77 +213,67 @@ class Maker:
         group = row["group"]
         source, destination = (self.names.member(group, row[s]) for s in ("source", "destination"))
         members = {m.rank: m.process for m in reversed(self.trace.groups[group].members)}
-        lanes = [self._lane.get(members.get(row[end], -1)) for end in ("source", "destination")]
-        missing = [lane for lane, end in zip(lanes, (send, recv), strict=True) if end is None]
-        over = [o["end_ns"] for o in ends_of if o["end_ns"] is not None]
+        processes = [members.get(row[end], -1) for end in ("source", "destination")]
         sent = call.bytes if ends_of[0]["bytes"] is None else ends_of[0]["bytes"]
-        text = Text.assemble((f"#{row['seq']} ", NUMBER))
-        text.append("recv" if send is None else "send", _loud(ends_of))
+        text = Text.assemble(
+            (f"#{row['seq']} ", NUMBER), ("recv" if send is None else "send", _loud(ends_of))
+        )
         text.append(f" {_bare(source)} → {_bare(destination)}")
         text.append("" if sent is None else f" {size(sent)}", DIM)
         text.append("" if row["tag"] is None else f" tag {row['tag']}", DIM)
         text.append_text(self._within(group, ends_of[0], within))
-        if len(over) == len(ends_of) == 2:
-            text.append(f"  {duration(max(over) - row['first_ns'])}", DIM)
+        text.append(_lasted(ends_of), DIM)
         waiter, waited = _waited(send, recv)
         if waiter is not None and waited >= NOTABLE_NS:
             who = _bare(self.names.process(waiter["process"]))
             text.append(f"; {who} waited {duration(waited)}", WAIT)
-        below = self._below(ends_of)
+        below = []
         if send is None or recv is None:
             which = f"no send by {source}" if send is None else f"no recv by {destination}"
-            below.append(Text.assemble((which, BAD)))
-        return Row(
-            at_ns=row["first_ns"] - self.trace.launch_ns,
-            text=text,
-            below=tuple(below),
-            marks=self._marks(
-                ends_of, [lane for lane in missing if lane is not None], mark_last=False
-            ),
-            joined=lanes[0] is not None and lanes[1] is not None,
-            arrow=(lanes[0], lanes[1]) if lanes[0] is not None and lanes[1] is not None else None,
-            place=self._place(ends_of, ends_of[0]["call"]),
-        )
+            below.append(Text(which, BAD))
+        missing = [p for p, end in zip(processes, (send, recv), strict=True) if end is None]
+        row_of = self._row(ends_of, text, below, missing=missing)
+        lanes = [self._lane[p] for p in processes if p in self._lane]
+        return row_of._replace(joined=True, arrow=(lanes[0], lanes[1])) if lanes[1:] else row_of
 
     def steps(self, operations: pl.DataFrame) -> dict[int, Row]:
         """Rows by ``item`` for local operations."""
         found = together((one["item"], one) for one in operations.iter_rows(named=True))
         return {item: self._step(those) for item, those in found.items()}
 
-    def _step(self, together: Sequence[Operation]) -> Row:
-        call = self.trace.call(together[0]["call"])
-        what = common([self.names.what(self.trace.call(o["call"]), o) for o in together])
-        ended = [o["end_ns"] for o in together if o["end_ns"] is not None]
-        first = min(o["begin_ns"] for o in together)
-        sizes = {o["bytes"] for o in together}
+    def _step(self, those: Sequence[Operation]) -> Row:
+        call = self.trace.call(those[0]["call"])
+        what = common([self.names.what(self.trace.call(o["call"]), o) for o in those])
+        sizes = {o["bytes"] for o in those}
         sent = sizes.pop() if len(sizes) == 1 else None
-        text = Text.assemble((call.op, _loud(together)))
-        text.append(f" {what}" if what else "")
+        text = Text.assemble((call.op, _loud(those)), f" {what}" if what else "")
         text.append("" if sent is None else f" {size(sent)}", DIM)
-        if len(ended) == len(together):
-            text.append(f"  {duration(max(ended) - first)}", DIM)
-        return Row(
-            at_ns=first - self.trace.launch_ns,
-            text=text,
-            below=tuple(self._below(together)),
-            marks=self._marks(together, [], mark_last=False),
-            place=self._place(together, together[0]["call"]),
-        )
+        text.append(_lasted(those), DIM)
+        return self._row(those, text)
 
     # -- what several kinds of rows need -----------------------------------------------------
 
-    def _marks(
-        self, arrived: Sequence[Operation], missing: Sequence[int], *, mark_last: bool
-    ) -> tuple[tuple[int, Mark], ...]:
-        marks: dict[int, set[Mark]] = {}
-        last = max(arrived, key=lambda o: o["begin_ns"]) if mark_last else None
-        for one in arrived:
-            lane = self._lane.get(one["process"])
-            if lane is not None:
-                marks.setdefault(lane, set()).add(_mark(one, is_last=one is last))
-        for lane in missing:
-            marks.setdefault(lane, set()).add(Mark.MISSING)
-        return tuple((lane, _shared(found)) for lane, found in sorted(marks.items()))
+    def _row(
+        self,
+        ops: Sequence[Operation],
+        text: Text,
+        below: Iterable[Text] = (),
+        *,
+        missing: Iterable[int] = (),
+        last: Operation | None = None,
+    ) -> Row:
+        """``missing``: processes that did not come; ``last``: the one that came last."""
+        marks = [(one["process"], _mark(one, is_last=one is last)) for one in ops]
+        marks += [(process, Mark.MISSING) for process in missing]
+        lanes = together((self._lane[p], mark) for p, mark in marks if p in self._lane)
+        return Row(
+            min(one["begin_ns"] for one in ops) - self.trace.launch_ns,
+            text,
+            (*self._below(ops), *below),
+            {lane: _shared({*found}) for lane, found in lanes.items()},
+            # What is in flight has its line below.
+            place=None if any(map(_flying, ops)) else place(self.trace.stack(ops[0]["call"])),
+        )
 
     def _below(self, arrived: Sequence[Operation]) -> list[Text]:
         """Which of them are in flight, and which failed, each kind with its line."""
@@ -331,10 +310,6 @@ class Maker:
             text = f"{self.names.processes(processes)} {state} {duration(max(0, *ages))}"
             yield Text.assemble((text, "bold yellow"), f" at {where}" if where else "")
 
-    def _place(self, arrived: Sequence[Operation], call: int) -> str | None:
-        """The line of a call; what is in flight has it below."""
-        return None if any(map(_flying, arrived)) else place(self.trace.stack(call))
-
     def _operations(self, wanted: Sequence[tuple[int, int]]) -> Iterable[dict[str, Any]]:
         keys = pl.DataFrame(
             wanted, schema={"process": pl.UInt32, "number": pl.UInt32}, orient="row"
@@ -363,6 +338,14 @@ def _loud(operations: Sequence[Operation]) -> str:
     if any(one["error"] is not None for one in operations):
         return BAD
     return "bold yellow" if any(map(_flying, operations)) else "bold"
+
+
+def _lasted(operations: Sequence[Operation]) -> str:
+    """From the first begin to the last end, once none is in flight."""
+    ends = [one["end_ns"] for one in operations if one["end_ns"] is not None]
+    if not ends or any(map(_flying, operations)):
+        return ""
+    return f"  {duration(max(ends) - min(one['begin_ns'] for one in operations))}"
 
 
 def _bare(name: str) -> str:

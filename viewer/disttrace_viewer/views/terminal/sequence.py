@@ -66,67 +66,46 @@ def sequence_of(
             continue
         gap_from, gap_to = plan.rows["first_ns"][piece.start], plan.rows["first_ns"][piece.stop - 1]
         text = f"… {number(len(piece), 'row')} not shown, until {offset(gap_to - origin_ns)}"
-        rows.append(Row(at_ns=gap_from - origin_ns, between=True, text=Text(text, style=DIM)))
-    ends = [] if filters.narrow else endings_of(evidence, names, lanes)
-    return SequenceView(lanes, tuple(_merged(rows, ends)), plan.rows.height)
+        rows.append(Row(gap_from - origin_ns, Text(text, DIM), between=True))
+    if not filters.narrow:
+        rows += endings_of(evidence, names, lanes)
+    return SequenceView(lanes, tuple(sorted(rows, key=lambda row: row.at_ns)), plan.rows.height)
 
 
 def _choose(rows: pl.DataFrame, filters: Filters, origin_ns: int) -> list[Stretch | range]:
-    """Spans to show, and ranges of rows that are left out, in order."""
-    count, kept = rows.height, [(0, rows.height)]
-    unfolded = filters.everything or filters.around is not None
-    spans = [Stretch(0, count)] if unfolded else fold(rows)
+    """What to show, and ranges of rows that are left out, in order. Repetitions stay whole."""
+    whole = [Stretch(0, rows.height)] if rows.height else []
+    spans = whole if filters.everything or filters.around is not None else fold(rows)
+    schema = dict.fromkeys(("start", "stop", "period"), pl.Int64)
+    of = pl.DataFrame(spans, schema, orient="row").with_row_index("span")
+    row, period = pl.col("row"), pl.col("period")
+    lines = pl.when(period > 0).then(period + 1).otherwise(1)
+    to_it = pl.when((period == 0) | (row == pl.col("start"))).then(lines).otherwise(0).cum_sum()
+    before, after = to_it - lines, to_it.last() - to_it
     if filters.around is not None:
         middle = int(rows["first_ns"].search_sorted(parse_time(filters.around, origin_ns)))
-        half = (filters.last or AROUND) // 2
-        kept = [(max(0, middle - half), min(count, middle + half + 1))]
+        kept = row.is_between(middle - (half := (filters.last or AROUND) // 2), middle + half)
     elif filters.last is not None:
-        kept = [(_from_end(spans, filters.last), count)]
-    elif not filters.everything and sum(span.shown for span in spans) > HEAD + TAIL:
-        tail = _from_end(spans, TAIL)
-        head = min(tail, _from_start(spans, HEAD))
+        kept = after < filters.last
+    else:
+        short = filters.everything or to_it.last() <= HEAD + TAIL
+        kept = (before < HEAD) | (after < TAIL) | short
         # Unusual rows in a long gap are shown all the same.
-        unusual = rows["unusual"].slice(head, tail - head).arg_true().to_list()[:TAIL]
-        kept = [(0, head), *((head + row, head + row + 1) for row in unusual), (tail, count)]
+        unusual = pl.col("unusual") & ~kept
+        kept |= unusual & (unusual.cum_sum() <= TAIL)
+    runs = (
+        rows.select("unusual", row=pl.int_range(pl.len()))
+        .join_asof(of, left_on="row", right_on="start", coalesce=False)
+        .select(pl.when(kept).then("span").rle().alias("run"))
+        .unnest("run")
+    )
     found: list[Stretch | range] = []
     done = 0
-    for start, stop in (*kept, (count, count)):
-        found += [range(done, start)] if start > done else []
-        found += _inside(spans, start, stop)
-        done = stop
+    for count, span in runs.iter_rows():
+        there = range(done, done + count)
+        found.append(there if span is None else Stretch(done, there.stop, spans[span].period))
+        done = there.stop
     return found
-
-
-def _inside(spans: Sequence[Stretch], start: int, stop: int) -> list[Stretch]:
-    """The parts of spans between two rows; a cut repetition is shown row by row."""
-    found = []
-    for span in spans:
-        low, high = max(span.start, start), min(span.stop, stop)
-        if low < high:
-            whole = (low, high) == (span.start, span.stop)
-            found.append(span if whole else Stretch(low, high))
-    return found
-
-
-def _from_end(spans: Sequence[Stretch], rows: int) -> int:
-    """The row from which on at most about ``rows`` are shown; repetitions stay whole."""
-    for span in reversed(spans):
-        if span.shown >= rows and not span.period:
-            return span.stop - rows
-        rows -= span.shown
-        if rows <= 0:
-            return span.start
-    return 0
-
-
-def _from_start(spans: Sequence[Stretch], rows: int) -> int:
-    for span in spans:
-        if span.shown >= rows and not span.period:
-            return span.start + rows
-        rows -= span.shown
-        if rows <= 0:
-            return span.stop
-    return spans[-1].stop if spans else 0
 
 
 def _materialise(
@@ -173,14 +152,15 @@ def _folded(names: Names, exchanges: Exchanges, plan: Plan, span: Stretch) -> Ro
     like = "this" if span.period == 1 else f"these {span.period}"
     text = Text.assemble((f"x {span.repeats - 1:,} more like {like}", NUMBER))
     text.append(f" until {offset(until - names.trace.launch_ns)}", DIM)
+    at_ns = rows["first_ns"][span.start + span.period - 1] - names.trace.launch_ns
     if len(looks) == 1:
-        return Row(at_ns=None, between=True, text=text.append_text(looks[0][1]))
+        return Row(at_ns, text.append_text(looks[0][1]), between=True)
     each_ns = (last - first) // max(1, span.repeats - 1)
     below = [Text.assemble(f"  {what}", spread) for what, spread in looks[:FOLDED]]
     if len(looks) > FOLDED:
         below.append(Text(f"  and {number(len(looks) - FOLDED, 'quicker kind')}", style=DIM))
     text.append(f", one in {duration(each_ns)}", DIM)
-    return Row(at_ns=None, between=True, text=text, below=tuple(below))
+    return Row(at_ns, text, tuple(below), between=True)
 
 
 def _looks_of(
@@ -231,17 +211,6 @@ def _looks_of(
             named = ", ".join(f"{name}{HOLD}x{count:,}" for name, count in shown)
             text.append(f"; last: {named}", WAIT)
         yield what, text
-
-
-def _merged(rows: Sequence[Row], ends: Sequence[tuple[int, Row]]) -> list[Row]:
-    """Ends of processes between the rows, by time; nothing is put into a repetition."""
-    found: list[Row] = []
-    pending = [*ends]
-    for row in rows:
-        while pending and row.at_ns is not None and pending[0][0] < row.at_ns:
-            found.append(pending.pop(0)[1])
-        found.append(row)
-    return [*found, *(end for _, end in pending)]
 
 
 PERIODS = 64
