@@ -28,7 +28,8 @@ _RANKS = pl.List(pl.Int64())
 
 class Field(NamedTuple):
     """``type`` in tables; ``of`` what a call has an index of (a process, a group, a store, a
-    stack), or of the call itself; None for what belongs to an operation alone.
+    stack), of the call itself, or of it and its group (``member``); None for what belongs to an
+    operation alone.
     """
 
     type: pl.DataType
@@ -80,9 +81,9 @@ FIELDS: Mapping[str, Field] = {
     "dtypes": Field(pl.List(pl.String()), _CALL, attrgetter("dtypes")),
     "splits": Field(pl.String(), _CALL, attrgetter("signature.splits")),  # in tables: JSON text
     **_texts(_CALL, "reduce_op"),
-    "root": Field(pl.Int64(), _MEMBER, attrgetter("root")),
+    "root": Field(pl.Int64(), _MEMBER, lambda of: of[1].global_rank(of[0].root)),
     "root_group_rank": Field(pl.Int64(), _CALL, attrgetter("root")),
-    "peer": Field(pl.Int64(), _MEMBER, attrgetter("peer"), varies=True),
+    "peer": Field(pl.Int64(), _MEMBER, lambda of: of[1].global_rank(of[0].peer), varies=True),
     "peer_group_rank": Field(pl.Int64(), _CALL, attrgetter("peer"), varies=True),
     **_numbers(_CALL, "tag"),
     "key": Field(pl.String()),  # in tables, of an operation on several keys: a JSON list as text
@@ -106,10 +107,7 @@ FURTHER: Mapping[str, Field] = {
 _ALL = {**FIELDS, **FURTHER}
 VARYING = frozenset(name for name, field in FIELDS.items() if field.varies or field.of is None)
 _ON_A_SLICE = (
-    "op",
-    "name",
-    "kind",
-    "group_name",
+    *("op", "name", "kind", "group_name"),
     *("group_ranks", "backend", "device", "async", "bytes", "shapes", "dtypes", "splits"),
     *("reduce_op", "root", "peer", "tag", "store", "origin", "args", "stack"),
 )
@@ -130,15 +128,13 @@ def values(trace: JobTrace, number: int, names: tuple[str, ...]) -> dict[str, An
         _STORE: trace.store_of(call),
         _STACK: call.stack,
         _CALL: call,
-        _MEMBER: None if group is None else call,
+        _MEMBER: None if group is None else (call, group),
     }
     found = {}
     for name in names:
         _, source, of, _ = _ALL[name]
         if source is not None and of is not None:
-            value = None if sources[source] is None else of(sources[source])
-            is_rank = source == _MEMBER and group is not None
-            found[name] = group.global_rank(value) if is_rank and group is not None else value
+            found[name] = None if sources[source] is None else of(sources[source])
     return found
 
 
@@ -265,6 +261,13 @@ def processes(trace: JobTrace) -> pl.DataFrame:
 def groups(trace: JobTrace) -> pl.DataFrame:
     """One row per member of a group, also for members of which no process was seen."""
     rows: list[tuple[Any, ...]] = []
+    schema = {
+        **dict.fromkeys(("job", "group", "name", "desc", "backend"), pl.String()),
+        "size": pl.Int64(),
+        "default": pl.Boolean(),
+        **dict.fromkeys(("group_rank", "rank"), pl.Int64()),
+        "process": pl.String(),
+    }
     for group in trace.groups:
         seen = together((member.rank, member.process) for member in group.members)
         job = trace.processes[group.members[0].process].job if group.members else None
@@ -276,22 +279,7 @@ def groups(trace: JobTrace) -> pl.DataFrame:
             here = [trace.processes[process] for process in seen.get(number, ())]
             rows += [(*about, number, one.rank if rank is None else rank, one.id) for one in here]
             rows += [] if here else [(*about, number, rank, None)]
-    return pl.DataFrame(
-        rows,
-        schema={
-            "job": pl.String,
-            "group": pl.String,
-            "name": pl.String,
-            "desc": pl.String,
-            "backend": pl.String,
-            "size": pl.Int64,
-            "default": pl.Boolean,
-            "group_rank": pl.Int64,
-            "rank": pl.Int64,
-            "process": pl.String,
-        },
-        orient="row",
-    )
+    return pl.DataFrame(rows, schema, orient="row")
 
 
 def collectives(waits: WaitStates) -> pl.DataFrame:
@@ -373,19 +361,10 @@ def store_operations(exchanges: Exchanges) -> pl.DataFrame:
     )
     return (
         exchanges.key_events.lazy()
-        .with_columns(STATUS)
+        .with_columns(STATUS, pl.col("number").cast(pl.Int64))
         .select(
-            job,
-            "place",
-            "key",
-            "part",
-            "op",
-            process,
-            rank,
-            pl.col("number").cast(pl.Int64),
-            "begin_ns",
-            "end_ns",
-            "status",
+            *(job, "place", "key", "part", "op"),
+            *(process, rank, "number", "begin_ns", "end_ns", "status"),
         )
         .collect()
     )

@@ -27,6 +27,7 @@ from disttrace_viewer.load.announcements import SHOWN
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, JobTrace
 from disttrace_viewer.trace.process import Frame, Stack
+from disttrace_viewer.views import tables
 from disttrace_viewer.views.tables import shared
 from disttrace_viewer.views.timeline.columns import Columns, Sources, gains
 from disttrace_viewer.views.timeline.tracks import Tracks, on_bus, placed, waits
@@ -286,7 +287,11 @@ class _Content:
             table = table.filter(pl.col("last_process").is_in(list(found.culprits)))
         table = table.with_columns(late=pl.col("last_ns") - pl.col("first_ns")).sort("late")
         if found.seq is None and table.height:
-            table = table.filter(pl.col("exchange").is_in(self._at_lines(found, table).implode()))
+            at = [f"{where.file}:{where.line}" for where in found.locations]
+            lines = tables.calls(self._trace, {"line"}).filter(pl.col("line").is_in(at))
+            here = self._exchanges.participants(table["exchange"])
+            here = here.join(lines, on="call", how="semi")
+            table = table.join(here, on="exchange", how="semi", maintain_order="left")
         # Of many late ones neither the worst, which is often the first, nor one that hardly was.
         usual = table.slice(3 * (table.height - 1) // 4, 1)
         exchanges = usual["exchange"].to_list() if groups and found.op else []
@@ -303,20 +308,6 @@ class _Content:
             "to": self._trace.end_ns - self._start if ends is None else int(ends) - self._start,  # type: ignore[arg-type]
             "operation": mine["index"].to_list()[-1] if mine.height else None,
         }
-
-    def _at_lines(self, found: RuleFinding, table: pl.DataFrame) -> pl.Series:
-        """Those of some collectives that a culprit joined at a line that the finding names."""
-        lines = {(where.process, where.file, where.line) for where in found.locations}
-        rows = self._exchanges.participants(table["exchange"])
-        calls = [
-            call
-            for call in rows["call"].unique().to_list()
-            if any(
-                (self._trace.call(call).process, *frame[:2]) in lines
-                for frame in self._trace.stack(call)
-            )
-        ]
-        return rows.filter(pl.col("call").is_in(calls))["exchange"].unique()
 
 
 def _kind(group: Group) -> str:

@@ -17,6 +17,7 @@ from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.trace import operation
 from disttrace_viewer.trace.model import Call, JobTrace
 from disttrace_viewer.trace.values import dataclass, field
+from disttrace_viewer.views import tables
 
 FOREVER = 1 << 63
 
@@ -183,20 +184,21 @@ def counters(trace: JobTrace, exchanges: Exchanges) -> pl.DataFrame:
     Each step holds until the next one. What is in flight counts until the last sign of life of its
     process. Bus bandwidth is that of the last collective, from its last arrival to its end.
     """
-    rows = _operations(trace, exchanges)
+    states = WaitStates(exchanges)
+    rows = _operations(trace, states)
     one = pl.lit(1.0)
     waiting = rows.filter(pl.col("until_ns") > pl.col("begin_ns"))
     found = pl.concat(
         [
             _level(waiting, WAITING, one, "until_ns"),
             _level(rows.filter(pl.col("bytes") > 0), FLYING, pl.col("bytes"), "over_ns"),
-            _bandwidth(trace, exchanges),
+            _bandwidth(states),
         ]
     )
     return _thinned(found.cast(SERIES).sort("group", "what", "at_ns"))  # type: ignore[arg-type]
 
 
-def _operations(trace: JobTrace, exchanges: Exchanges) -> pl.DataFrame:
+def _operations(trace: JobTrace, states: WaitStates) -> pl.DataFrame:
     """Operations in groups: ``group begin_ns until_ns over_ns bytes``."""
     calls = trace.calls.with_row_index("call").filter(
         pl.col("kind").is_in(["collective", "message"]) & pl.col("group").is_not_null()
@@ -208,11 +210,7 @@ def _operations(trace: JobTrace, exchanges: Exchanges) -> pl.DataFrame:
         trace.operations.join(
             calls.select("call", "group", pl.col("bytes").alias("_bytes")), on="call"
         )
-        .join(
-            waits(WaitStates(exchanges)).with_columns(waits=True),
-            on=["process", "number"],
-            how="left",
-        )
+        .join(waits(states).with_columns(waits=True), on=["process", "number"], how="left")
         .with_columns(
             over_ns=pl.max_horizontal(
                 begin,
@@ -247,24 +245,13 @@ def _level(rows: pl.DataFrame, what: str, step: pl.Expr, end: str) -> pl.DataFra
     )
 
 
-def _bandwidth(trace: JobTrace, exchanges: Exchanges) -> pl.DataFrame:
+def _bandwidth(waits: WaitStates) -> pl.DataFrame:
     """Up at the last arrival, down when all are over."""
-    factors = {
-        call.index: bus
-        for call in map(trace.call, exchanges.collectives["call"].unique().to_list())
-        if call.bytes and (bus := on_bus(trace, call, call.bytes)) is not None
-    }
-    over = exchanges.collectives.filter(
-        (pl.col("ended") >= pl.col("expected"))
-        & (pl.col("end_ns") > pl.col("last_ns"))
-        & pl.col("call").is_in(list(factors))
-    )
-    moved = pl.col("call").replace_strict(factors, default=None, return_dtype=pl.Float64)
-    # Bytes by nanoseconds are gigabytes by seconds.
-    rate = moved / (pl.col("end_ns") - pl.col("last_ns"))
+    over = tables.collectives(waits).with_columns(waits.exchanges.collectives["group"])
+    over = over.drop_nulls("busbw")
     both = [
-        over.select("group", pl.col("last_ns").alias("at_ns"), rate.alias("value")),
-        over.select("group", pl.col("end_ns").alias("at_ns"), pl.lit(0.0).alias("value")),
+        over.select("group", at_ns="last_ns", value=pl.col("busbw") / 1e9),
+        over.select("group", at_ns="end_ns", value=pl.lit(0.0)),
     ]
     # One that begins when another ends is what is seen.
     return (
