@@ -28,8 +28,14 @@ from disttrace_viewer.diagnosis.positions import RankPlace, places
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.terminal.diagnosis import details
-from disttrace_viewer.views.terminal.screen import lines
-from disttrace_viewer.views.terminal.top import Headline, Snapshot, TopRow, activity_of, snapshot_of
+from disttrace_viewer.views.terminal.top import (
+    Headline,
+    Snapshot,
+    TopRow,
+    activity_of,
+    lines,
+    snapshot_of,
+)
 from support.journals import MS, Journal, workers
 from support.processes import python
 from support.scenes import alive

@@ -25,8 +25,7 @@ from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.jobs import chooser, folders
 from disttrace_viewer.views.terminal.console import paper
 from disttrace_viewer.views.terminal.diagnosis import details
-from disttrace_viewer.views.terminal.screen import lines
-from disttrace_viewer.views.terminal.top import Shares, Snapshot, activity_of, snapshot_of
+from disttrace_viewer.views.terminal.top import Shares, Snapshot, activity_of, lines, snapshot_of
 
 if TYPE_CHECKING:
     from disttrace_viewer.analysis.exchanges import Exchanges

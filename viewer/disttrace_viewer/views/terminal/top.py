@@ -1,10 +1,17 @@
-"""What a job does at this moment, a row per position: the values behind ``top``."""
+"""What a job does at this moment, a row per position: the values of ``top``, and its picture."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions
+from rich.table import Table
+from rich.text import Text
+
+from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.process_ends import RUNNING, UNKNOWN
 from disttrace_viewer.diagnosis.announced import Other
 from disttrace_viewer.diagnosis.positions import RankPlace, places
@@ -13,8 +20,11 @@ from disttrace_viewer.findings.finding import NOTE, RuleFinding
 from disttrace_viewer.findings.rules.downgraded import is_waiting
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.values import asdict, dataclass, field, replace
+from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, WAIT
+from disttrace_viewer.views.terminal.console import shortened
 from disttrace_viewer.views.terminal.diagnosis import not_yet
-from disttrace_viewer.wording.names import number
+from disttrace_viewer.wording.names import clock_time, number
+from disttrace_viewer.wording.sentences import span
 
 if TYPE_CHECKING:
     from disttrace_viewer.analysis.exchanges import Exchanges
@@ -173,7 +183,7 @@ def snapshot_of(
         silent=not case.evidence.runs and UNKNOWN in states,
         jobs=tuple(job.id for job in sorted(case.trace.jobs, key=lambda job: -len(job.processes))),
         processes=len(case.trace.processes),
-        verdict=_verdict(case, findings),
+        verdict=_headline(case, findings),
         rows=tuple(rows),
         ops_per_s=sum(activity.ops_per_s.values()) if case.evidence.runs else None,
         problems=len(case.trace.problems),
@@ -211,7 +221,7 @@ def _with_absence(findings: Sequence[RuleFinding], activity: Shares, ids: Sequen
     return replace(activity, late=late)
 
 
-def _verdict(case: Case, findings: Sequence[RuleFinding]) -> Headline:
+def _headline(case: Case, findings: Sequence[RuleFinding]) -> Headline:
     serious = [finding for finding in findings if finding.severity != NOTE]
     if serious:
         first = serious[0]
@@ -229,3 +239,170 @@ def _verdict(case: Case, findings: Sequence[RuleFinding]) -> Headline:
             text = "No fault was found, and nothing here can tell whether a process still runs."
     waits = (finding.summary for finding in findings if is_waiting(finding))
     return Headline(WELL, None, None, next(waits, text), 0)
+
+
+LEGEND = (
+    "for: how long there; ops/s: begun in the newest 5 s; of the newest 30 s, late: others waited"
+    " for it, wait: it waited for others"
+)
+_LEAST_WHO = 14
+_VERDICT_LINES = 4
+_BOTH = 24
+"""In fewer columns there is only the line where a rank is, and not what it does there."""
+
+
+def lines(
+    values: Snapshot,
+    width: int,
+    rows: int | None = None,
+    *,
+    older_ns: int = 0,
+    details: Sequence[str] = (),
+) -> list[Text]:
+    """The picture in ``rows`` lines of at most ``width`` columns, or in as many as it takes.
+
+    ``older_ns`` is the time since the snapshot: ages of what still lasts go on. What does not fit
+    is counted in a line; where there is room, ``details`` follow, and what the columns mean.
+    """
+    console = Console(width=width)
+    top = [_head(values, width, older_ns), *_verdict(values, width, rows)]
+    # Jobs that lived meanwhile, those first in which something is wrong.
+    others = sorted(values.others, key=lambda one: one.healthy)[: None if rows is None else 2]
+    top += [Text(_cut(one.sentence, width), DIM if one.healthy else WAIT) for one in others]
+    top.append(Text())
+    head, *table = console.render_lines(_table(values, width, older_ns), pad=False)
+    found = [Text.assemble(*((one.text, one.style or "") for one in line)) for line in table]
+    top.append(Text("".join(one.text for one in head), DIM))
+    if rows is None:
+        return [*top, *found]
+    room = rows - len(top) - len(found)
+    if room < 0:
+        shown = max(1, rows - len(top) - 1)
+        left = values.rows[shown:]
+        count = number(sum(len(row.place.processes) for row in left), "process", "processes")
+        text = f"   and {number(len(left), 'more position', 'more positions')} ({count})"
+        found = [*found[:shown], Text(_cut(text, width), DIM)]
+    if room > 3:
+        wrapped = (
+            line for one in (*details, "", LEGEND) for line in Text(one).wrap(console, width)
+        )
+        found += [Text(), *wrapped][:room]
+    return [*top, *found][:rows]
+
+
+def _head(values: Snapshot, width: int, older_ns: int) -> Text:
+    job = values.jobs[0] if values.jobs else ""
+    more = f" and {len(values.jobs) - 1} more" if len(values.jobs) > 1 else ""
+    parts = [
+        number(values.processes, "process", "processes"),
+        "live"
+        if values.live
+        else "nothing here can tell whether it runs"
+        if values.silent
+        else "no process runs any more",
+        clock_time(values.at_ns + (older_ns if values.live else 0)),
+    ]
+    if values.ops_per_s is not None:
+        parts.append(f"{values.ops_per_s:,.0f} ops/s")
+    if values.problems:
+        parts.append(f"{number(values.problems, 'problem')} in the journals")
+    rest = "   ".join(parts)
+    name = _cut(f"{job}{more}", max(8, width - cell_len(rest) - 3))
+    text = Text.assemble((name, HEAD), "   ", rest)
+    text.truncate(width, overflow="ellipsis")
+    return text
+
+
+def _verdict(values: Snapshot, width: int, rows: int | None) -> list[Text]:
+    verdict = values.verdict
+    style = BAD if verdict.level == FAULT else GOOD if verdict.level == WELL else WAIT
+    doubt = " (likely)" if verdict.certainty not in (None, "certain") else ""
+    more = f" And {number(verdict.more, 'more finding')}: see diagnose." if verdict.more else ""
+    text = Text(f"{verdict.summary}{doubt}{more}", style)
+    found = list(text.wrap(Console(width=width), width))
+    most = len(found) if rows is None else max(1, min(_VERDICT_LINES, rows // 6))
+    if len(found) > most:
+        last = found[most - 1].plain.rstrip()
+        return [*found[: most - 1], Text(_cut(f"{last} ...", width, end="..."), style)]
+    return found
+
+
+class _Fitted(NamedTuple):
+    """A cell that is made for the columns that it gets."""
+
+    text_of: Callable[[int], str]
+    style: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield Text(self.text_of(options.max_width), self.style, no_wrap=True, overflow="ellipsis")
+
+
+def _table(values: Snapshot, width: int, older_ns: int) -> Table:
+    """Culprits are shown whole, and at most a third of the line is for who it is."""
+    labels = [_who(row.who) for row in values.rows]
+    culprits = [_who(row.who) for row in values.rows if row.place.culprit]
+    widest = max(map(cell_len, labels), default=0)
+    needed = max(map(cell_len, culprits), default=0)
+    who = min(max(_LEAST_WHO if width < 100 else 28, needed), max(widest, 8), width // 3)
+    table = Table(box=None, padding=0, pad_edge=False, expand=True)
+    table.add_column("", width=3)
+    table.add_column("ranks", width=who + 1)
+    table.add_column("doing", ratio=1)
+    # Of what is over only how long each was there is known.
+    for name, size in (("for", 8), ("ops/s", 6), ("late", 5), ("wait", 5))[: 4 * values.live or 1]:
+        table.add_column(name, min_width=size, justify="right", no_wrap=True)
+    for row in values.rows:
+        place = row.place
+        goes_on = values.live and place.state in (RUNNING, STOPPED)
+        age = span(place.longest_ns + older_ns * goes_on) if place.longest_ns else ""
+        style = BAD if place.culprit else WAIT if place.waits else ""
+        shares = ("" if one is None else f"{one:.0%}" for one in (row.late, row.waiting))
+        rate = "" if row.ops_per_s is None else f"{row.ops_per_s:,.0f}"
+        right: list[Text | str] = [Text(f" {age}", style), rate, *shares]
+        table.add_row(
+            Text(" ▶ " if place.culprit else "", BAD),
+            _Fitted(partial(_label, row), style),
+            _Fitted(partial(_doing, place)),
+            *right[: len(table.columns) - 3],
+        )
+    return table
+
+
+def _who(label: str) -> str:
+    return label.removeprefix("ranks ").removeprefix("rank ")
+
+
+def _label(row: TopRow, room: int) -> str:
+    label = _who(row.who)
+    if cell_len(label) >= room and len(row.ranks) > 2:
+        label = f"{len(row.ranks)} ranks: {row.ranks[0]} … {row.ranks[-1]}"
+    return _cut(label, room - 1)
+
+
+def _doing(row: RankPlace, room: int) -> str:
+    """What and where: the place is kept whole, what stands before it gives way."""
+    texts = [text.removeprefix("in ") for text in row.briefly or (row.doing,)]
+    words = texts
+    if row.state != RUNNING:
+        words = [f"{row.word}: {what}" if what else row.word for what in texts]
+    if not row.at:
+        return _cut(words[0], room)
+    for at in (row.at, row.at.partition(" in ")[0]):
+        for what in words:
+            if cell_len(what) + 2 + cell_len(at) <= room:
+                return f"{what}  {at}"
+    at = row.at.partition(" in ")[0]
+    left = room - cell_len(at) - 2
+    if row.state != RUNNING and left >= cell_len(row.word):
+        return f"{_cut(words[-1], left)}  {at}"
+    if room < _BOTH:
+        return shortened(at, room)
+    what = texts[-1] or row.word
+    at = shortened(at, room - 2 - min(cell_len(what), room // 2))
+    return f"{_cut(what, room - cell_len(at) - 2)}  {at}"
+
+
+def _cut(text: str, size: int, end: str = "…") -> str:
+    if cell_len(text) <= size:
+        return text
+    return set_cell_size(text, max(0, size - cell_len(end))).rstrip() + end
