@@ -218,57 +218,48 @@ def _messages(
     rows = exchanges.messages.lazy().filter(
         pl.col("group").is_in(group_indices(trace, filters)) & pl.lit(bool(ops))
     )
-    if filters.ranks is not None:
-        ends = pl.LazyFrame(
-            [
-                (g.index, rank)
-                for g in trace.groups
-                for rank in range(g.size or 0)
-                if (g.global_rank(rank) if g.ranks is not None else None) in filters.ranks
-            ],
-            schema={"group": pl.UInt32, "_rank": pl.Int32},
-            orient="row",
-        )
+    if (ranks := filters.ranks) is not None:
+        members = [
+            (group.index, member)
+            for group in trace.groups
+            for member in range(group.size or 0)
+            if group.global_rank(member) in ranks
+        ]
+        schema = {"group": pl.UInt32, "member": pl.Int32}
+        chosen = pl.LazyFrame(members, schema=schema, orient="row")
         of_end = (
-            rows.join(ends, left_on=["group", end], right_on=["group", "_rank"], how="semi")
+            rows.join(chosen, left_on=["group", end], right_on=["group", "member"], how="semi")
             for end in ("source", "destination")
         )
         rows = pl.concat(of_end).unique("message")
-    lost = (
-        trace.operations.lazy()
-        .filter(pl.col("lost"))
-        .select("process", "number", pl.lit(value=True).alias("_lost"))
+    about = _of_calls(trace, "kind", "signature").filter(pl.col("kind") == "message")
+    about = about.join(_sites(trace), on="call")
+    ends = (
+        trace.operations.lazy().select("process", "number", "lost", "call").join(about, on="call")
     )
-    sites = _sites(trace)
     for side in ("send", "recv"):
-        keys = {"process": f"{side}_process", "number": f"{side}_number"}
-        of_side = lost.rename({**keys, "_lost": f"_{side}_lost"})
-        at = sites.rename({"call": f"{side}_call", "site": f"_{side}_site"})
-        rows = rows.join(of_side, on=[*keys.values()], how="left")
-        rows = rows.join(at, on=f"{side}_call", how="left")
-    sent, came = pl.col("send_begin_ns"), pl.col("recv_begin_ns")
-    over = [
-        pl.col(f"{s}_end_ns").is_not_null() | pl.col(f"_{s}_lost").fill_null(value=False)
-        for s in ("send", "recv")
-    ]
-    failed = pl.any_horizontal(pl.col(f"{s}_error").is_not_null() for s in ("send", "recv"))
-    alone = (sent.is_null() | came.is_null()) & (pl.col("first_ns") > dropped_ns)
-    return (
-        rows.join(
-            _of_calls(trace, "signature").rename({"call": "_call"}),
-            left_on=pl.coalesce("send_call", "recv_call"),
-            right_on="_call",
-            how="left",
+        named = ends.select(
+            pl.col("process", "number", "lost", "signature", "site").name.prefix(f"{side}_")
         )
+        rows = rows.join(named, on=[f"{side}_process", f"{side}_number"], how="left")
+    sites = ("send_site", "recv_site")
+    over = [
+        pl.col(f"{side}_end_ns").is_not_null() | pl.col(f"{side}_lost").fill_null(False)
+        for side in ("send", "recv")
+    ]
+    failed = pl.col("send_error").is_not_null() | pl.col("recv_error").is_not_null()
+    alone = pl.col("send_begin_ns").is_null() | pl.col("recv_begin_ns").is_null()
+    return (
+        rows.with_columns(signature=pl.coalesce("send_signature", "recv_signature"))
         .with_columns(
             kind=pl.lit(MESSAGE),
             item="message",
             end_ns=pl.max_horizontal("send_end_ns", "recv_end_ns"),
             signature=pl.struct(
-                "group", "source", "destination", "tag", "signature", "_send_site", "_recv_site"
+                "group", "source", "destination", "tag", "signature", *sites
             ).hash(),
-            family=pl.struct("tag", "signature", "_send_site", "_recv_site").hash(),
-            unusual=alone | failed | ~(over[0] & over[1]),
+            family=pl.struct("tag", "signature", *sites).hash(),
+            unusual=(alone & (pl.col("first_ns") > dropped_ns)) | failed | ~(over[0] & over[1]),
         )
         .collect()
     )

@@ -139,9 +139,8 @@ def _initialization(phases: Sequence[Phase], out: TextConsole) -> None:
     if not phases:
         return
     out.heading("initialization")
-    stuck = [phase for phase in phases if phase.took_ns is None]
-    shown = [p for p in phases if p.took_ns is not None][: max(0, PHASES - len(stuck))]
-    for phase in [p for p in phases if p in stuck[:PHASES] or p in shown]:
+    shown = sorted(phases, key=lambda one: one.took_ns is not None)[:PHASES]
+    for phase in sorted(shown, key=lambda one: one.at_ns):
         text = Text.assemble((phase.name, HEAD), f": {phase.what}")
         if phase.took_ns is None:
             text.append("  not ready", BAD)

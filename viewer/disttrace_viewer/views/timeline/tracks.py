@@ -98,54 +98,19 @@ def waits(states: WaitStates) -> pl.DataFrame:
 
 
 def _partners(states: WaitStates) -> pl.DataFrame:
-    """As ``stats`` counts them; where one process alone has not begun, it is the one waited for."""
-    missing = pl.concat([_only_missing(states.exchanges), _other_ends(states.exchanges)])
+    """As ``stats`` counts them; in what never completed for the one culprit of its finding."""
+    single = [(waiter, who[0]) for waiter, who in states.blame.of.items() if len(who) == 1]
+    culprits = pl.DataFrame(single, {"process": pl.UInt32, "culprit": pl.UInt32}, orient="row")
     open_ = pl.col("in_flight") & pl.col("never")
     return (
         states.parts.filter(pl.col("until_ns").is_not_null())
-        .join(missing, on=["kind", "exchange"], how="left", maintain_order="left")
+        .join(culprits, on="process", how="left", maintain_order="left")
         .select(
             "process",
             "number",
             pl.when(~open_).then("until_ns").alias("until_ns"),
-            pl.when(open_).then("missing").otherwise("by").alias("for_process"),
+            pl.when(open_).then("culprit").otherwise("by").alias("for_process"),
         )
-    )
-
-
-def _members(exchanges: Exchanges) -> pl.DataFrame:
-    """Processes of groups: ``group``, ``group_rank``, ``missing``."""
-    found = [
-        (group.index, member.rank, member.process)
-        for group in exchanges.trace.groups
-        for member in group.members
-    ]
-    schema = {"group": pl.UInt32, "group_rank": pl.Int32, "missing": pl.UInt32}
-    rows = pl.DataFrame(found, schema=schema, orient="row")
-    # A restarted rank has several processes: which of them was meant is not known.
-    return rows.unique(["group", "group_rank"], keep="none", maintain_order=True)
-
-
-def _only_missing(exchanges: Exchanges) -> pl.DataFrame:
-    """The one process that a collective lacks: ``kind``, ``exchange``, ``missing``."""
-    lacking = exchanges.collectives.filter(pl.col("arrived") + 1 == pl.col("expected"))
-    wanted = lacking.select("exchange", "group").join(_members(exchanges), on="group")
-    here = exchanges.taking_part(lacking["exchange"]).select("exchange", "group_rank")
-    return (
-        wanted.join(here.collect(), on=["exchange", "group_rank"], how="anti")
-        .unique("exchange", keep="none", maintain_order=True)
-        .select(pl.lit("collective").alias("kind"), "exchange", "missing")
-    )
-
-
-def _other_ends(exchanges: Exchanges) -> pl.DataFrame:
-    """The other end of a message of which one end was seen: the same columns."""
-    send, receive = pl.col("send_number").is_null(), pl.col("recv_number").is_null()
-    rows = exchanges.messages.filter(send | receive).with_columns(
-        group_rank=pl.when(send).then("source").otherwise("destination").cast(pl.Int32)
-    )
-    return rows.join(_members(exchanges), on=["group", "group_rank"]).select(
-        pl.lit("message").alias("kind"), pl.col("message").alias("exchange"), "missing"
     )
 
 
