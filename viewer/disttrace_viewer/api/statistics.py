@@ -48,7 +48,10 @@ NUMBERS = (
 
 
 class Stats:
-    """Where the time of a job goes. Sums are over ranks; times are nanoseconds."""
+    """Where the time of a job goes. Sums are over ranks; times are nanoseconds.
+
+    The columns of its frames: docs/json.md, Statistics; how each number is made: docs/python.md.
+    """
 
     def __init__(
         self, trace: model.JobTrace, *, from_: str | None = None, to: str | None = None
@@ -67,15 +70,8 @@ class Stats:
 
     @cached_property
     def operations(self) -> pl.DataFrame:
-        """One row per operation, group and line, longest ``total_ns`` first.
-
-        ``op group line calls bytes total_ns median_ns p99_ns max_ns waiting_ns never_completed_ns
-        last_to_arrive algbw busbw clock``: ``group`` is its id, ``line`` is ``file:line``,
-        ``waiting_ns`` the part of the total before the last member arrived, and of what never
-        completed all (``never_completed_ns``: since the last came), ``last_to_arrive`` a
-        list of structs (rank, count), most first; bandwidths are bytes per second as nccl-tests
-        define them, counted from the last arrival on, null where none is defined; ``clock`` is
-        whose time that is: ``device`` where the backend measured it, else ``host``.
+        """One row per operation, group and line, longest ``total_ns`` first; ``clock`` is whose
+        time bandwidths are of: ``device`` where the backend measured it, else ``host``.
         """
         return self.by(KEYS)
 
@@ -117,41 +113,26 @@ class Stats:
 
     @cached_property
     def ranks(self) -> pl.DataFrame:
-        """One row per process with a rank, by rank: ``rank process wall_ns communicating_ns
-        waiting_ns outside_ns made_others_wait_ns never_completed_ns``.
-
-        ``wall_ns`` is its life, ``communicating_ns`` what it was blocked in collectives and
-        messages, ``waiting_ns`` the part of that before the last member arrived, ``outside_ns``
-        the rest of its life, ``made_others_wait_ns`` what others waited for it as the last, summed.
-        """
+        """One row per process with a rank, by rank: where the time of its life went."""
         found = self._named(self.statistics.ranks)
         return found.sort("rank", "process", nulls_last=True)
 
     @cached_property
     def origins(self) -> pl.DataFrame:
-        """Before which line the time went, largest ``caused_ns`` first: ``rank line count of
-        mean_ns caused_ns``.
-
-        A rank came late by its own doing (not because it had waited itself) ``count`` times of
-        ``of`` at that line, by ``mean_ns``; others waited ``caused_ns`` for it, summed.
+        """Before which line the time went, largest ``caused_ns`` first: a rank came late by its own
+        doing ``count`` times of ``of`` at that line.
         """
         return self._named(self.statistics.origins).drop("process")
 
     @cached_property
     def wait_states(self) -> pl.DataFrame:
-        """``state count time_ns``: wait states in Scalasca's words, the exchange itself, and the
-        time outside of communication; they add up to ``wall_ns``.
-        """
+        """Wait states in Scalasca's words and the rest; they add up to ``wall_ns``."""
         return self.statistics.states
 
     @cached_property
     def what_if(self) -> pl.DataFrame:
-        """What the run would have taken without something, largest gain first: ``without`` (a
-        struct of ``rank``, ``line``, ``host``, ``group``, of which one is not null) ``wall_ns
-        saved_ns saved_share``.
-
-        ``wall_ns`` is from the first begin of a rank to the last end (of all attempts), unlike
-        ``Stats.wall_ns``, which sums ranks. See docs/foresight.md for what is left out.
+        """What the run would have taken without something, largest gain first. ``wall_ns`` is that
+        of the run, unlike ``Stats.wall_ns``, which sums ranks. What is left out: docs/foresight.md.
         """
         rows = [gain(outcome, self._trace) for outcome in self._what_if.best]
         for row in rows:
@@ -170,20 +151,12 @@ class Stats:
 
     @cached_property
     def critical_path(self) -> pl.DataFrame:
-        """What the run's length is made of, largest first: ``rank process kind op line time_ns``.
-
-        ``kind`` is ``outside`` (between operations, before ``op`` at ``line``; null after the last
-        one), ``transfer`` (from the last arrival on) or ``inside`` (a call without waiting).
-        """
+        """What the run's length is made of, largest first."""
         return self._named(critical_path(self._schedule))
 
     @cached_property
     def overlap(self) -> pl.DataFrame:
-        """How much of its communication each rank hid: ``rank process in_flight_ns overlapped_ns``.
-
-        ``in_flight_ns`` is the time in which something of it was under way, ``overlapped_ns`` the
-        part in which the rank was held up by none of it.
-        """
+        """How much of its communication each rank hid: ``in_flight_ns``, ``overlapped_ns``."""
         return self._named(overlap(self.statistics.waits))
 
     @cached_property

@@ -47,7 +47,7 @@ class Trace:
     """What the journals of a job hold, on one clock. Every frame is made at its first use.
 
     All times are unix nanoseconds, all ``_ns`` durations nanoseconds; ids of operations and groups
-    are those of ``diagnose --json`` and of every export.
+    are those of ``diagnose --json`` and of every export. The columns: docs/tables.md.
     """
 
     def __init__(self, model: model.JobTrace) -> None:
@@ -81,29 +81,17 @@ class Trace:
 
     @cached_property
     def collectives(self) -> pl.DataFrame:
-        """One row per collective, matched over its members, by its first begin.
-
-        ``job group group_name group_desc backend seq op line bytes expected arrived missing
-        arrivals first_ns last_ns first_rank last_rank ended end_ns errors pending alike wait_ns
-        spread_ns busy_ns algbw busbw clock``: ``arrivals`` is a list of structs (rank, process,
-        begin_ns) in their order, ``missing`` the group ranks that did not come, ``wait_ns`` what
-        the members waited in sum, ``spread_ns`` the time from the first arrival to the last,
-        ``busy_ns`` from the last to the end, bandwidths bytes per second as nccl-tests define them.
-        """
+        """One row per collective, matched over its members, by its first begin."""
         return tables.collectives(self.waits)
 
     @cached_property
     def processes(self) -> pl.DataFrame:
-        """One row per process: ``job process rank local_rank world_size role host pid attempt
-        start_ns last_ns exit exit_code clock_error_ns``.
-        """
+        """One row per process."""
         return tables.processes(self.model)
 
     @cached_property
     def groups(self) -> pl.DataFrame:
-        """One row per member of a process group: ``job group name desc backend size default
-        group_rank rank process``; ``process`` is null where none was seen.
-        """
+        """One row per member of a process group; ``process`` is null where none was seen."""
         return tables.groups(self.model)
 
     @property
