@@ -220,7 +220,7 @@ class Stats:
     def text(self, by: str | None = None, *, width: int = 100) -> str:
         """The tables as text without colour."""
         file = io.StringIO()
-        self._paint(paper(file, width=width, color=False, plain=False), by, ())
+        self._paint(paper(file, width=width, color=False), by, ())
         return file.getvalue().rstrip("\n")
 
     def _paint(self, out: TextConsole, by: str | None, asked: Sequence[str]) -> None:

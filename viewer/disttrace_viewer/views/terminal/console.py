@@ -76,13 +76,12 @@ def paper(
     *,
     width: int | None = None,
     color: bool | None = None,
-    plain: bool | None = None,
 ) -> TextConsole:
     """TextConsole for a stream (default: standard output); colour only on a terminal.
 
     FORCE_COLOR asks for colour elsewhere too, NO_COLOR refuses it, and with it every other escape
-    sequence, such as that for bold; ``color`` decides over both.
-    ``plain``: only ASCII (default: where the stream's encoding is not UTF-8).
+    sequence, such as that for bold; ``color`` decides over both. It is plain where the stream's
+    encoding is not UTF-8.
     """
     refused = color is False or (color is None and bool(os.environ.get("NO_COLOR")))
     console = _Console(
@@ -99,9 +98,7 @@ def paper(
     )
     if console.width < 1:  # COLUMNS=0: its value is no width
         console.width = _UNKNOWN
-    if plain is None:
-        plain = not console.encoding.lower().startswith("utf")
-    return TextConsole(console, plain=plain)
+    return TextConsole(console, plain=not console.encoding.lower().startswith("utf"))
 
 
 _DEEPEST = 44

@@ -275,32 +275,22 @@ class Maker:
             place=None if any(map(_flying, ops)) else place(self.trace.stack(ops[0]["call"])),
         )
 
-    def _below(self, arrived: Sequence[Operation]) -> list[Text]:
-        """Which of them are in flight, and which failed, each kind with its line."""
-        flying: dict[str | None, list[Operation]] = {}
-        failed: dict[tuple[str, str | None], list[int]] = {}
-        for one in arrived:
-            where = place(self.trace.stack(one["call"]))
-            if _flying(one):
-                flying.setdefault(where, []).append(one)
-            elif one["error"] is not None:
-                key = (brief(self.trace.errors[one["error"]]), where)
-                failed.setdefault(key, []).append(one["process"])
-        found = [text for where, ops in flying.items() for text in self._flying(ops, where)]
-        for (error, where), processes in failed.items():
-            text = Text.assemble((f"{self.names.processes(sorted(processes))}: {error}", BAD))
-            found.append(text.append(f" at {where}" if where else ""))
-        return found
-
-    def _flying(self, ops: Sequence[Operation], where: str | None) -> Iterator[Text]:
-        """``rank 0 in flight for 12.3 s at train.py:42 step``: processes that run, those that are
-        over and those of which it is not known apart.
+    def _below(self, arrived: Sequence[Operation]) -> Iterator[Text]:
+        """Which of them are in flight, and which failed, each kind with its line: ``rank 0 in
+        flight for 12.3 s at train.py:42 step``; processes that run, those that are over and those
+        of which it is not known apart.
         """
-        by_end: dict[tuple[bool, bool], list[Operation]] = {}
-        for one in ops:
+
+        def at(one: Operation) -> str:
+            where = place(self.trace.stack(one["call"]))
+            return f" at {where}" if where else ""
+
+        def fate(one: Operation) -> tuple[bool, bool]:
             end = self.evidence.ends[one["process"]]
-            by_end.setdefault((not end.runs, end.state == UNKNOWN), []).append(one)
-        for (gone, silent), those in by_end.items():
+            return not end.runs, end.state == UNKNOWN
+
+        flying = together(((at(one), *fate(one)), one) for one in arrived if _flying(one))
+        for (where, gone, silent), those in flying.items():
             processes = sorted({one["process"] for one in those})
             state, many = "in flight for", len(processes) > 1
             if gone:
@@ -308,7 +298,15 @@ class Maker:
                 state = f"{'were' if many else 'was'} in flight when {last}, for"
             ages = (self.evidence.until_ns(o["process"]) - o["begin_ns"] for o in those)
             text = f"{self.names.processes(processes)} {state} {duration(max(0, *ages))}"
-            yield Text.assemble((text, "bold yellow"), f" at {where}" if where else "")
+            yield Text.assemble((text, "bold yellow"), where)
+        failed = together(
+            ((brief(self.trace.errors[one["error"]]), at(one)), one["process"])
+            for one in arrived
+            if one["error"] is not None
+        )
+        for (error, where), processes in failed.items():
+            text = f"{self.names.processes(sorted(processes))}: {error}"
+            yield Text.assemble((text, BAD), where)
 
     def _operations(self, wanted: Sequence[tuple[int, int]]) -> Iterable[dict[str, Any]]:
         keys = pl.DataFrame(

@@ -55,20 +55,12 @@ def shown(trace: JobTrace) -> pl.DataFrame:
     return kept.sort("_row").drop("_row")
 
 
-class _Numbered:
-    """Values that many refer to, each once."""
+_Numbered = dict[bytes, int]
+"""Values that many refer to, each once, as JSON with its number."""
 
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self._known: dict[bytes, int] = {}
 
-    def number(self, value: Any) -> int:
-        key = orjson.dumps(value)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = len(self.values)
-            self.values.append(value)
-        return found
+def _number(known: _Numbered, value: Any) -> int:
+    return known.setdefault(orjson.dumps(value), len(known))
 
 
 class _Content:
@@ -84,7 +76,9 @@ class _Content:
         rows = placed(trace, self._tracks, shown(trace))
         self._start = trace.launch_ns
         self._rows = rows.sort("process", "begin_ns", "number").with_row_index("index")
-        self._calls, self._stacks, self._keys = _Numbered(), _Numbered(), _Numbered()
+        self._calls: _Numbered = {}
+        self._stacks: _Numbered = {}
+        self._keys: _Numbered = {}
 
     def pack(self) -> bytes:
         columns = Columns()
@@ -120,9 +114,9 @@ class _Content:
             ],
             "run": gains(trace, self._waits),
             "errors": trace.errors,
-            "calls": self._calls.values,
-            "keys": self._keys.values,
-            "stacks": self._stacks.values,
+            "calls": [*map(orjson.loads, self._calls)],
+            "keys": [*map(orjson.loads, self._keys)],
+            "stacks": [*map(orjson.loads, self._stacks)],
         }
 
     def _process(self, index: int) -> dict[str, Any]:
@@ -148,7 +142,7 @@ class _Content:
         """Frames, with their text where it is known; which is the innermost of the user's."""
         mine = innermost(stack)
         frames = [[*frame, *self._text(frame)] for frame in stack]
-        return self._stacks.number([frames, -1 if mine is None else stack.index(mine)])
+        return _number(self._stacks, [frames, -1 if mine is None else stack.index(mine)])
 
     def _text(self, frame: Frame) -> Iterator[str]:
         text = self._sources and self._sources.text(frame)
@@ -185,7 +179,7 @@ class _Content:
         alike = self._alike(rows["call"])
         rows = rows.join(alike, on="call", how="left", maintain_order="left")
         keys = [
-            None if key is None else self._keys.number(trace.full_key(call, key))
+            None if key is None else _number(self._keys, trace.full_key(call, key))
             for call, key in rows.select("first", "key").iter_rows()
         ]
         columns.narrow("process", rows["process"], delta=True)
@@ -222,7 +216,7 @@ class _Content:
         kept["in"] = call.group
         kept["bus"] = on_bus(self._trace, call, 1)  # times bytes, by the time of the exchange
         kept["unseen"] = call.origin == "c++" or call.backend in ON_DEVICE or None
-        return self._calls.number({name: v for name, v in kept.items() if v is not None})
+        return _number(self._calls, {name: v for name, v in kept.items() if v is not None})
 
     def _collectives(self, columns: Columns) -> None:
         """Collectives with a member here: one band each; and their members, as indices."""
