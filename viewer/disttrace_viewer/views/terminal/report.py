@@ -75,12 +75,11 @@ def report_of(
     _check(trace, filters)
     names = names_of(trace)
     inside = initialization_of(trace)
-    stuck_or_failed = (IN_FLIGHT & ~pl.col("lost")) | pl.col("error").is_not_null()
-    loud = trace.operations.filter(stuck_or_failed).select("process", "number")
-    quiet = inside.join(loud, on=["process", "number"], how="anti")
-    elsewhere = inside.clear() if filters.ops else quiet
+    flying = IN_FLIGHT & ~pl.col("lost")
+    quiet = ~flying & pl.col("error").is_null()
+    elsewhere = inside.clear() if filters.ops else inside.filter(quiet)
     sequence = sequence_of(evidence, exchanges, names, filters, elsewhere)
-    flying = trace.operations.select((IN_FLIGHT & ~pl.col("lost")).any()).item()
+    stuck = trace.operations.select(flying.any()).item()
     return Overview(
         names=names,
         header=[*header_of(case, exchanges, names)],
@@ -88,7 +87,7 @@ def report_of(
         announced=tuple(announced(case, found.findings)),
         initialization=initialization(names, inside),
         sequence=sequence,
-        where=tuple(where(case, serious, places(case, serious), PLACES)) if flying else (),
+        where=tuple(where(case, serious, places(case, serious), PLACES)) if stuck else (),
     )
 
 

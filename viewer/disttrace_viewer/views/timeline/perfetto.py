@@ -35,13 +35,13 @@ from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.views.tables import shared
-from disttrace_viewer.views.timeline.tracks import Tracks, counters, placed
+from disttrace_viewer.views.timeline.tracks import Tracks, counters, placed, until
 from disttrace_viewer.wording.names import duration, spans
 from disttrace_viewer.wording.sentences import group
 
 _ROW = (
     "process", "number", "call", "track", "seq", "key", "source", "error", "bytes",
-    "begin_ns", "issued_ns", "wait_begin_ns", "complete_ns", "end_ns", "status",
+    "begin_ns", "issued_ns", "wait_begin_ns", "complete_ns", "until_ns", "status",
 )  # fmt: skip
 Event = dict[str, Any]
 Clock = Callable[[int], float]
@@ -67,14 +67,14 @@ class Slices:
         self._shared: dict[int, tuple[str, str, bytes]] = {}
 
     def of(self, rows: pl.DataFrame) -> Iterator[bytes]:
-        """The slices of rows of the operations table with their ``track``."""
+        """The slices of rows of the operations table with their ``track`` and ``until_ns``."""
         return map(self._one, rows.with_columns(STATUS).select(_ROW).iter_rows())
 
     def _one(self, row: tuple[Any, ...]) -> bytes:
         """The slice of an operation."""
         (
             process, number, call, track, seq, key, source, error, size,
-            begin, issued, wait, complete, end, status,
+            begin, issued, wait, complete, until, status,
         ) = row  # fmt: skip
         name, kind, shared = self._call(call)
         own = {
@@ -94,15 +94,9 @@ class Slices:
         if seq is not None:
             name = f"{name} #{seq}"
         event: Event = {"name": name, "cat": kind, **place, "ph": "X"}
-        if end is not None:
-            event["dur"] = (end - begin) / 1000
-        elif status == "error":
-            event["dur"] = ((issued or begin) - begin) / 1000
-        else:
-            # To the last sign of life of its process: so long it was in flight at least.
-            age = max(0, self._trace.processes[process].last_ns - begin)
-            event |= {"dur": age / 1000, "cname": "terrible"}
-            event["name"] = f"{name} (in flight {duration(age)})"
+        event["dur"] = (until - begin) / 1000
+        if status == "in_flight":
+            event |= {"name": f"{name} (in flight {duration(until - begin)})", "cname": "terrible"}
         joint = b"," if len(shared) > 2 else b""
         return orjson.dumps(event)[:-1] + b',"args":' + args[:-1] + joint + shared[1:] + b"}"
 
@@ -249,17 +243,11 @@ def _pieces(trace: JobTrace, us: Clock) -> Iterator[bytes]:
     tracks, slices = Tracks(), Slices(trace, us)
     exchanges = Exchanges(trace)
     found = verdict_on(trace, exchanges)
-    lasts = {process.index: process.last_ns for process in trace.processes}
-    over = pl.col("process").replace_strict(lasts, default=None, return_dtype=pl.Int64)
-    failed = pl.coalesce(pl.col("issued_ns"), pl.col("begin_ns"))
-    until = pl.coalesce(
-        pl.col("end_ns"), pl.when(pl.col("error").is_null()).then(over).otherwise(failed)
-    ).alias("until_ns")
     where = []
     for first in range(0, trace.operations.height, CHUNK_ROWS):
         chunk = trace.operations.slice(first, CHUNK_ROWS)
-        rows = placed(trace, tracks, chunk)
-        where.append(rows.select("process", "number", "track", "begin_ns", until))
+        rows = placed(trace, tracks, chunk).with_columns(until_ns=until(trace))
+        where.append(rows.select("process", "number", "track", "begin_ns", "until_ns"))
         yield b",\n".join(slices.of(rows))
     yield from map(orjson.dumps, (*_names(trace, tracks), *_ends(trace, us)))
     if where:

@@ -82,6 +82,17 @@ def placed(trace: JobTrace, tracks: Tracks, operations: pl.DataFrame) -> pl.Data
     return operations.with_columns(pl.Series("track", numbers, dtype=pl.UInt32))
 
 
+def until(trace: JobTrace) -> pl.Expr:
+    """When an operation was over, as far as is known: what is in flight was so at least up to the
+    last sign of life of its process.
+    """
+    lasts = {process.index: process.last_ns for process in trace.processes}
+    last = pl.col("process").replace_strict(lasts, default=None, return_dtype=pl.Int64)
+    failed = pl.coalesce("issued_ns", "begin_ns")
+    known = pl.coalesce("end_ns", pl.when(pl.col("error").is_null()).then(last).otherwise(failed))
+    return pl.max_horizontal("begin_ns", known)
+
+
 WAITS: dict[str, pl.DataType] = {
     "process": pl.UInt32(),
     "number": pl.UInt32(),
@@ -168,25 +179,16 @@ def _operations(trace: JobTrace, states: WaitStates) -> pl.DataFrame:
     calls = trace.calls.with_row_index("call").filter(
         pl.col("kind").is_in(["collective", "message"]) & pl.col("group").is_not_null()
     )
-    lasts = {process.index: process.last_ns for process in trace.processes}
-    last = pl.col("process").replace_strict(lasts, default=None, return_dtype=pl.Int64)
-    begin = pl.col("begin_ns")
     found = (
         trace.operations.join(
             calls.select("call", "group", pl.col("bytes").alias("_bytes")), on="call"
         )
         .join(waits(states).with_columns(waits=True), on=["process", "number"], how="left")
-        .with_columns(
-            over_ns=pl.max_horizontal(
-                begin,
-                pl.coalesce("end_ns", pl.when(pl.col("error").is_null()).then(last)),
-            ),
-            bytes=pl.coalesce("bytes", "_bytes"),
-        )
+        .with_columns(over_ns=until(trace), bytes=pl.coalesce("bytes", "_bytes"))
     )
-    until = pl.min_horizontal(pl.coalesce("until_ns", "over_ns"), "over_ns")
+    waited = pl.min_horizontal(pl.coalesce("until_ns", "over_ns"), "over_ns")
     return found.select(
-        "group", "begin_ns", pl.when("waits").then(until).alias("until_ns"), "over_ns", "bytes"
+        "group", "begin_ns", pl.when("waits").then(waited).alias("until_ns"), "over_ns", "bytes"
     )
 
 
