@@ -130,10 +130,10 @@ def test_tables_in_the_place_of_the_timeline(chromium: Browser, overlapping: Pat
     answers = disttrace.stats(overlapping).to_dict()["what_if"]
     assert len(cells(view, "whatif", 1)) == len(answers) > 0
     assert "rank 2's excess (most of it before train.py:10)" in cells(view, "whatif", 1)
-    shown = view.run("T.run.what_if.rows.map((row) => row.saved)")
+    shown = view.run("T.run.what_if.rows.map((row) => row.saved_ns)")
     assert shown == [one["saved_ns"] for one in answers]
     path = disttrace.stats(overlapping).critical_path
-    assert view.run("T.run.path.rows.map((row) => row.time)") == path["time_ns"].to_list()
+    assert view.run("T.run.path.rows.map((row) => row.time_ns)") == path["time_ns"].to_list()
     before = view.run("location.hash")
     assert "view=tables" in before
     view.open(before)

@@ -309,12 +309,7 @@ def gain(outcome: WhatIfOutcome, trace: JobTrace) -> dict[str, Any]:
     keys = {key: value for key, value in asdict(without).items() if value is not None}
     if without.group is not None:
         keys["group"] = trace.groups[without.group].id
-    return {
-        "without": keys,
-        "wall_ns": outcome.wall_ns,
-        "saved_ns": outcome.saved_ns,
-        "saved_share": outcome.saved_share,
-    }
+    return {**outcome._asdict(), "without": keys}
 
 
 def _known(key: str, value: str, schedule: Schedule) -> Any:

@@ -28,6 +28,7 @@ from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.analysis.what_if import WhatIf
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.process import Frame
+from disttrace_viewer.trace.values import asdict
 from disttrace_viewer.views import tables
 from disttrace_viewer.wording.differences import WHAT_IF, left_out, path_note, stretch
 
@@ -42,15 +43,9 @@ class Columns:
         self._described: list[dict[str, Any]] = []
         self._data: list[bytes] = []
 
-    def narrow(self, name: str, values: pl.Series, *, delta: bool = False) -> None:
-        """Whole numbers below 2**32 - 1, or null."""
-        self._add(name, values.cast(pl.Int64).fill_null(NONE), wide=False, delta=delta)
-
-    def wide(self, name: str, values: pl.Series, *, delta: bool = False) -> None:
-        """Whole numbers of 64 bits, or null, which is -1 here."""
-        self._add(name, values.cast(pl.Int64).fill_null(-1), wide=True, delta=delta)
-
-    def _add(self, name: str, values: pl.Series, *, wide: bool, delta: bool) -> None:
+    def add(self, name: str, values: pl.Series, *, wide: bool = False, delta: bool = False) -> None:
+        """Whole numbers below 2**32 - 1, or null; ``wide``: of 64 bits, where null is -1."""
+        values = values.cast(pl.Int64).fill_null(-1 if wide else NONE)
         self._described.append({"name": name, "rows": values.len(), "wide": wide, "delta": delta})
         number = pl.col("number").diff().fill_null(pl.col("number")) if delta else pl.col("number")
         halves = values.to_frame("number").select(
@@ -90,36 +85,18 @@ def gains(trace: JobTrace, waits: WaitStates) -> dict[str, Any] | None:
     what_if = WhatIf(schedule)
     path = critical_path(schedule)
     whole = int(path["time_ns"].sum())
+    gained = [
+        {**one._asdict(), "without": asdict(one.without), "text": left_out(what_if, one, trace)}
+        for one in what_if.best
+    ]
+    stretches = [
+        {**row, "text": stretch(row), "share": row["time_ns"] / whole}
+        for row in path.head(STRETCHES).to_dicts()
+    ]
+    rest = int(path.slice(STRETCHES)["time_ns"].sum())
     return {
-        "what_if": {
-            "note": WHAT_IF,
-            "rows": [
-                {
-                    "text": left_out(what_if, one, trace),
-                    "rank": one.without.rank,
-                    "line": one.without.line,
-                    "host": one.without.host,
-                    "wall": one.wall_ns,
-                    "saved": one.saved_ns,
-                    "share": one.saved_share,
-                }
-                for one in what_if.best
-            ],
-        },
-        "path": {
-            "note": path_note(whole),
-            "rows": [
-                {
-                    "process": row["process"],
-                    "text": stretch(row),
-                    "line": row["line"],
-                    "time": row["time_ns"],
-                    "share": row["time_ns"] / whole,
-                }
-                for row in path.head(STRETCHES).to_dicts()
-            ],
-            "rest": int(path.slice(STRETCHES)["time_ns"].sum()),
-        },
+        "what_if": {"note": WHAT_IF, "rows": gained},
+        "path": {"note": path_note(whole), "rows": stretches, "rest": rest},
     }
 
 

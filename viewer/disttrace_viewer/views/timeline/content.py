@@ -182,17 +182,17 @@ class _Content:
             None if key is None else _number(self._keys, trace.full_key(call, key))
             for call, key in rows.select("first", "key").iter_rows()
         ]
-        columns.narrow("process", rows["process"], delta=True)
-        columns.narrow("number", rows["number"], delta=True)
-        columns.narrow("track", rows["track"])
-        columns.narrow("call", rows["kept"])
-        columns.narrow("seq", rows["seq"])
-        columns.wide("begin", rows["begin"], delta=True)
+        columns.add("process", rows["process"], delta=True)
+        columns.add("number", rows["number"], delta=True)
+        columns.add("track", rows["track"])
+        columns.add("call", rows["kept"])
+        columns.add("seq", rows["seq"])
+        columns.add("begin", rows["begin"], delta=True, wide=True)
         for name in ("end", "until", "issued", "wait_begin", "complete", "bytes"):
-            columns.wide(name, rows[name])
-        columns.narrow("for", rows["for_process"])
-        columns.narrow("error", rows["error"])
-        columns.narrow("key", pl.Series(keys, dtype=pl.UInt32))
+            columns.add(name, rows[name], wide=True)
+        columns.add("for", rows["for_process"])
+        columns.add("error", rows["error"])
+        columns.add("key", pl.Series(keys, dtype=pl.UInt32))
 
     def _alike(self, calls: pl.Series) -> pl.DataFrame:
         """``call first kept``: of those that differ in nothing that the page has, the first one and
@@ -236,12 +236,12 @@ class _Content:
             ),
             "index",
         )
-        columns.narrow("ex_expected", rows["expected"])
-        columns.narrow("ex_arrived", rows["arrived"])
-        columns.narrow("ex_last", rows["last_process"])
-        columns.wide("ex_last_begin", rows["last_ns"] - self._start, delta=True)
-        columns.narrow("member_ex", again["exchange"], delta=True)
-        columns.narrow("member_op", again["index"])
+        columns.add("ex_expected", rows["expected"])
+        columns.add("ex_arrived", rows["arrived"])
+        columns.add("ex_last", rows["last_process"])
+        columns.add("ex_last_begin", rows["last_ns"] - self._start, delta=True, wide=True)
+        columns.add("member_ex", again["exchange"], delta=True)
+        columns.add("member_op", again["index"])
 
     def _messages(self, columns: Columns) -> None:
         """Matched messages with both ends here: one arrow each."""
@@ -250,8 +250,8 @@ class _Content:
             names = {"process": f"{side}_process", "number": f"{side}_number"}
             places = self._places(f"{side}_index").rename(names)
             rows = rows.join(places, on=list(names.values()), maintain_order="left")
-        columns.narrow("msg_send", rows["send_index"])
-        columns.narrow("msg_recv", rows["recv_index"])
+        columns.add("msg_send", rows["send_index"])
+        columns.add("msg_recv", rows["recv_index"])
 
     def _places(self, name: str) -> pl.DataFrame:
         return self._rows.select("process", "number", pl.col("index").alias(name))

@@ -151,12 +151,12 @@ function whatIfGrid(panel, { note, rows }) {
   if (!rows.length) return;
   grid(panel, { name: "whatif", title: "What if", note, csv: "what-if", rows, sort: "saved", columns: [
     { title: "without", key: "without", value: (row) => row.text, left: true, fill: (row, cell) => {
-      const query = [row.rank === null ? "" : "rank:" + row.rank, atLine(row.line), row.host ? quoted("host", row.host) : ""].filter(Boolean).join(" ");
+      const query = [row.without.rank === null ? "" : "rank:" + row.without.rank, atLine(row.without.line), row.without.host ? quoted("host", row.without.host) : ""].filter(Boolean).join(" ");
       asker(cell, "without " + row.text, row.text, query);
     } },
-    { title: "the run takes", key: "wall_ns", value: (row) => row.wall, text: (row) => time(row.wall) },
-    { title: "saved", key: "saved_ns", value: (row) => row.saved, text: (row) => time(row.saved) },
-    { title: "share", key: "saved_share", value: (row) => row.share, fill: (row, cell) => shareOf(row.share, cell) },
+    { title: "the run takes", key: "wall_ns", value: (row) => row.wall_ns, text: (row) => time(row.wall_ns) },
+    { title: "saved", key: "saved_ns", value: (row) => row.saved_ns, text: (row) => time(row.saved_ns) },
+    { title: "share", key: "saved_share", value: (row) => row.saved_share, fill: (row, cell) => shareOf(row.saved_share, cell) },
   ] });
 }
 
@@ -168,7 +168,7 @@ function pathGrid(panel, { note, rows, rest }) {
       const { rank } = T.processes[row.process], query = [rank === null ? "" : "rank:" + rank, atLine(row.line)].filter(Boolean).join(" ");
       asker(cell, "path " + rank + row.text, row.text, query);
     } },
-    { title: "time", key: "time_ns", value: (row) => row.time, text: (row) => time(row.time) },
+    { title: "time", key: "time_ns", value: (row) => row.time_ns, text: (row) => time(row.time_ns) },
     { title: "share", key: "share", value: (row) => row.share, fill: (row, cell) => shareOf(row.share, cell) },
   ] });
   if (rest) element("p", "and " + time(rest) + " in smaller stretches", box, "dim");
