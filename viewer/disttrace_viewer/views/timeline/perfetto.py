@@ -16,7 +16,7 @@ import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import polars as pl
@@ -33,7 +33,6 @@ from disttrace_viewer.merge.clock import by_wall_clock
 from disttrace_viewer.trace.columns import STATUS
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.plain_text import plain
-from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.views.tables import shared
 from disttrace_viewer.views.timeline.tracks import Tracks, counters, placed, until
 from disttrace_viewer.wording.names import duration, spans
@@ -129,7 +128,7 @@ def lines(trace: JobTrace, start: int | None = None) -> Iterator[bytes]:
     start = trace.launch_ns if start is None else start
     yield _head(trace, start)
     separator = b"\n"
-    for piece in _pieces(trace, _clock(start)):
+    for piece in _pieces(trace, lambda ns: (ns - start) / 1000):
         yield separator + piece
         separator = b",\n"
     yield b"\n]}\n"
@@ -138,8 +137,7 @@ def lines(trace: JobTrace, start: int | None = None) -> Iterator[bytes]:
 OURS = "disttrace.json"
 
 
-@dataclass(frozen=True, slots=True)
-class _OtherProfile:
+class _OtherProfile(NamedTuple):
     """A trace of another tool of one of our processes."""
 
     path: str
@@ -234,10 +232,6 @@ def _head(trace: JobTrace, start: int) -> bytes:
     return orjson.dumps(head)[:-1] + b',"traceEvents":['
 
 
-def _clock(start: int) -> Clock:
-    return lambda ns: (ns - start) / 1000
-
-
 def _pieces(trace: JobTrace, us: Clock) -> Iterator[bytes]:
     """Events, several to a piece, without a comma at the end."""
     tracks, slices = Tracks(), Slices(trace, us)
@@ -266,8 +260,7 @@ def _names(trace: JobTrace, tracks: Tracks) -> Iterator[Event]:
         label = process.label if process.rank is not None else process.role
         again = f", attempt {process.attempt}" if process.attempt else ""
         name = f"{label} ({process.host}, {process.pid or '?'}{again})"
-        yield _meta("process_name", process.index, name=name)
-        yield _meta("process_sort_index", process.index, sort_index=place)
+        yield from _named("process", process.index, name, place)
     for number, track in enumerate(tracks.known):
         if track.thread is None:
             name = "asynchronous" if track.lane == 1 else f"asynchronous {track.lane}"
@@ -275,13 +268,13 @@ def _names(trace: JobTrace, tracks: Tracks) -> Iterator[Event]:
         else:
             threads, order = trace.processes[track.process].threads, track.thread
             name = threads.get(track.thread, f"thread {track.thread}")
-        yield _meta("thread_name", track.process, number, name=name)
-        yield _meta("thread_sort_index", track.process, number, sort_index=order)
+        yield from _named("thread", track.process, name, order, tid=tid(number))
 
 
-def _meta(what: str, process: int, track: int | None = None, **args: Any) -> Event:
-    event: Event = {"name": what, "ph": "M", "pid": pid(process), "args": args}
-    return event if track is None else {**event, "tid": tid(track)}
+def _named(what: str, process: int, name: str, order: int, **at: int) -> Iterator[Event]:
+    for part, value in (("name", name), ("sort_index", order)):
+        where = {"pid": pid(process), **at, "args": {part: value}}
+        yield {"name": f"{what}_{part}", "ph": "M", **where}
 
 
 def _ends(trace: JobTrace, us: Clock) -> Iterator[Event]:
@@ -377,8 +370,7 @@ def _counters(trace: JobTrace, exchanges: Exchanges, us: Clock) -> Iterator[byte
     rows = counters(trace, exchanges)
     if not rows.height:
         return
-    yield orjson.dumps(_meta("process_name", own, name="groups"))
-    yield orjson.dumps(_meta("process_sort_index", own, sort_index=-1))
+    yield from map(orjson.dumps, _named("process", own, "groups", -1))
     names = [group(one, trace) for one in trace.groups]
     for number, what, at, value in rows.iter_rows():
         of, unit = what.split(" ", 1)  # Perfetto puts the names of a counter and its value together
@@ -390,8 +382,7 @@ def _findings(case: Case, findings: tuple[RuleFinding, ...], us: Clock) -> Itera
     """Each finding once in full above everything, and by its kind on the ranks that it concerns."""
     own = len(case.trace.processes)
     if findings:
-        yield _meta("process_name", own, name="findings")
-        yield _meta("process_sort_index", own, sort_index=-2)
+        yield from _named("process", own, "findings", -2)
     for found in findings:
         at = us(found.at_ns or case.trace.end_ns)
         values = as_values(case, found)
