@@ -14,7 +14,7 @@ from disttrace_viewer.commands import common
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    common.add_arguments(parser)
+    common.add(parser, "dirs", "--job")
     parser.usage = (
         "disttrace collect [DIR ...] [--job ID] [-o FILE.tar.gz]\n"
         "       disttrace collect FILE.tar.gz ... [-o DIR]"

@@ -27,48 +27,6 @@ EVERY_S = 10.0
 NARROWEST = 40
 
 
-def add_arguments(parser: argparse.ArgumentParser, default: str = "newest") -> None:
-    """The options of reading. Without ``--job`` the newest job is read, with the jobs it met;
-    ``default`` is for the help.
-    """
-    add_folders(parser)
-    parser.add_argument(
-        "--job",
-        metavar="ID",
-        help="a job's id or the beginning of it, 'newest' (with the jobs it met), or 'all';"
-        f" `disttrace jobs` lists them (default: {default})",
-    )
-
-
-def add_folders(parser: argparse.ArgumentParser) -> None:
-    """Where to read."""
-    parser.add_argument(
-        "dirs",
-        nargs="*",
-        metavar="DIR",
-        help="folder, searched recursively, or archive (default: DISTTRACE_DIR, disttrace-out)",
-    )
-
-
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Where journals are read."""
-    parser.add_argument(
-        "--engine",
-        metavar="ADDRESS",
-        help="read journals on a cluster: dask://HOST:PORT (default: this machine)",
-    )
-
-
-def add_stall(parser: argparse.ArgumentParser) -> None:
-    """What counts as stalled."""
-    parser.add_argument(
-        "--stall",
-        type=seconds,
-        metavar="SECONDS",
-        help="in a running job, a wait this long is a fault (default: DISTTRACE_STALL, or 10)",
-    )
-
-
 @contextmanager
 def taken_down() -> Iterator[None]:
     """SIGTERM and SIGHUP leave this by an exception, so that no half-written file stays behind.
@@ -91,20 +49,6 @@ def taken_down() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def add_look(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """How to show it."""
-    look = parser.add_argument_group("how to show it")
-    look.add_argument("--width", type=columns, metavar="COLUMNS", help="default: the terminal's")
-    look.add_argument(
-        "--no-color",
-        dest="color",
-        action="store_const",
-        const=False,  # else the stream and the environment decide
-        help="like NO_COLOR=1 (FORCE_COLOR=1: also into a pipe)",
-    )
-    return look
 
 
 def columns(text: str) -> int:
@@ -139,6 +83,50 @@ def seconds(text: str) -> float:
             f"{text!r} is no number of seconds above 0, up to a billion"
         )
     return value
+
+
+JOB = (
+    "a job's id or the beginning of it, 'newest' (with the jobs it met), or 'all'; `disttrace jobs`"
+    " lists them (default: {})"
+)
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "dirs": {
+        "nargs": "*",
+        "metavar": "DIR",
+        "help": "folder, searched recursively, or archive (default: DISTTRACE_DIR, disttrace-out)",
+    },
+    "--job": {"metavar": "ID", "help": JOB.format("newest")},
+    "--engine": {
+        "metavar": "ADDRESS",
+        "help": "read journals on a cluster: dask://HOST:PORT (default: this machine)",
+    },
+    "--stall": {
+        "type": seconds,
+        "metavar": "SECONDS",
+        "help": "in a running job, a wait this long is a fault (default: DISTTRACE_STALL, or 10)",
+    },
+    "--width": {"type": columns, "metavar": "COLUMNS", "help": "default: the terminal's"},
+    "--no-color": {
+        "dest": "color",
+        "action": "store_const",
+        "const": False,  # else the stream and the environment decide
+        "help": "like NO_COLOR=1 (FORCE_COLOR=1: also into a pipe)",
+    },
+}
+"""Those that several commands take."""
+
+
+def add(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
+    """Some of ``OPTIONS``."""
+    for name in names:
+        parser.add_argument(name, **{**OPTIONS[name], **changes})
+
+
+def add_look(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """How to show it."""
+    look = parser.add_argument_group("how to show it")
+    add(look, "--width", "--no-color")
+    return look
 
 
 def read(args: argparse.Namespace) -> Trace:

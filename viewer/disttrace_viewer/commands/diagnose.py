@@ -18,8 +18,8 @@ INCOMPLETE = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.epilog = _FORMS
-    common.add_arguments(parser, "newest, and all that lived meanwhile")
-    common.add_engine(parser)
+    common.add(parser, "dirs", "--engine")
+    common.add(parser, "--job", help=common.JOB.format("newest, and all that lived meanwhile"))
     parser.add_argument(
         "--format",
         choices=FORMATS,
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --json: list every process, even if many do the same",
     )
-    common.add_stall(parser)
+    common.add(parser, "--stall")
     parser.add_argument(
         "--strict",
         action="store_true",

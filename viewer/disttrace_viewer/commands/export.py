@@ -13,8 +13,7 @@ FORMATS = ("html", "jsonl", "otlp", "parquet", "perfetto")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    common.add_arguments(parser)
-    common.add_engine(parser)
+    common.add(parser, "dirs", "--job", "--engine")
     parser.add_argument(
         "--format",
         choices=FORMATS,

@@ -10,7 +10,7 @@ from disttrace_viewer.commands import common
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    common.add_folders(parser)
+    common.add(parser, "dirs")
     parser.add_argument("--json", action="store_true", help="the list as JSON")
     common.add_look(parser)
 

@@ -10,7 +10,7 @@ from disttrace_viewer.commands import common
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    common.add_folders(parser)
+    common.add(parser, "dirs")
     parser.add_argument(
         "-o",
         "--output",
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="STATES",
         help="a folder, which other hosts may write to as well, or a file *.states.jsonl.gz",
     )
-    common.add_engine(parser)
+    common.add(parser, "--engine")
 
 
 def execute(args: argparse.Namespace) -> int:

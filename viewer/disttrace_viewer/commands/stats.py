@@ -9,8 +9,7 @@ from disttrace_viewer.commands import common
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    common.add_arguments(parser)
-    common.add_engine(parser)
+    common.add(parser, "dirs", "--job", "--engine")
     parser.add_argument("--json", action="store_true", help="the tables as JSON (docs/json.md)")
     parser.add_argument(
         "--by",

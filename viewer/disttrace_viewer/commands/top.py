@@ -9,7 +9,7 @@ from disttrace_viewer.commands import common
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to read, and how often."""
-    common.add_arguments(parser)
+    common.add(parser, "dirs", "--job")
     parser.add_argument(
         "--once", action="store_true", help="print one snapshot (default without a terminal)"
     )
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="refresh interval in seconds (default: 1)",
     )
-    common.add_stall(parser)
+    common.add(parser, "--stall")
     common.add_look(parser)
 
 

@@ -9,8 +9,7 @@ from disttrace_viewer.commands import common
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to read, what to show, how to show it."""
-    common.add_arguments(parser)
-    common.add_engine(parser)
+    common.add(parser, "dirs", "--job", "--engine")
     show = parser.add_argument_group("what to show")
     show.add_argument("--rank", metavar="RANKS", help="only what these ranks took part in: 0,3-5")
     show.add_argument(

@@ -149,20 +149,14 @@ def _ranks(statistics: Statistics, out: TextConsole, *, everybody: bool) -> None
     paint_table(columns, out)
     rest = table.slice(count)
     if rest.height:
-        waited = rest["waiting_ns"].to_list()
-        most = max(rest["made_others_wait_ns"].to_list())
+        waited, caused = (rest[name].to_list() for name in ("waiting_ns", "made_others_wait_ns"))
         processes = statistics.waits.exchanges.trace.processes
-        ranks = [processes[p].rank for p in rest["process"].to_list()]
-        who = spans(r for r in ranks if r is not None)
-        out.wrapped(
-            Text(
-                f"{number(rest.height, 'more rank')} ({who}) waited {duration(min(waited))} to"
-                f" {duration(max(waited))} and made others wait at most {duration(most)}",
-                style=DIM,
-            ),
-            Text("  "),
-            Text("  "),
+        who = spans(rank for p in rest["process"] if (rank := processes[p].rank) is not None)
+        text = (
+            f"{number(rest.height, 'more rank')} ({who}) waited {duration(min(waited))} to"
+            f" {duration(max(waited))} and made others wait at most {duration(max(caused))}"
         )
+        out.wrapped(Text(text, DIM), Text("  "), Text("  "))
 
 
 def _origins(statistics: Statistics, out: TextConsole) -> None:

@@ -142,7 +142,7 @@ def _keys(exchanges: Exchanges) -> pl.DataFrame:
 
 WAITING, FLYING, BUSY = "ranks waiting", "bytes in flight", "busbw, GB/s"
 POINTS = 1000
-"""Of a series: of more steps the largest value of each slice of time is kept."""
+"""Of a series: of more steps the largest value of some neighbouring ones is kept."""
 ALL_POINTS = 100_000
 """Of all series together, but for 16 of each."""
 
@@ -240,18 +240,13 @@ def on_bus(trace: JobTrace, call: Call, size: int) -> float | None:
 
 
 def _thinned(rows: pl.DataFrame) -> pl.DataFrame:
-    """At most ``POINTS`` of a series: the largest in each slice of time, and the last of all."""
+    """At most ``POINTS`` of a series: the largest of neighbouring ones, and the last of all."""
     series = ["group", "what"]
     most = max(16, min(POINTS, ALL_POINTS // max(1, rows.select(series).n_unique())))
-    first, last = pl.col("at_ns").min().over(series), pl.col("at_ns").max().over(series)
-    width = pl.max_horizontal((last - first) // (most - 1) + 1, pl.lit(1))
     final = pl.col("_slice") == pl.col("_slice").max().over(series)
+    nth, count = pl.int_range(pl.len()).over(series), pl.len().over(series)
     kept = (
-        rows.with_columns(
-            _slice=pl.when(pl.len().over(series) > most)
-            .then((pl.col("at_ns") - first) // width)
-            .otherwise(pl.int_range(pl.len()).over(series)),
-        )
+        rows.with_columns(_slice=nth * most // pl.max_horizontal(count, most))
         .group_by(*series, "_slice", maintain_order=True)
         .agg(pl.col("at_ns").first(), pl.col("value").max(), pl.col("value").last().alias("_end"))
         .with_columns(value=pl.when(final).then("_end").otherwise("value"))
