@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from statistics import median, mode
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import polars as pl
 
 from disttrace_viewer.analysis import align
 from disttrace_viewer.analysis.align import AlignedSide, medians_if_slower
+from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.analysis.streams import Key, Stream, Streams, sides
 from disttrace_viewer.api.reading import Paths
 from disttrace_viewer.api.trace import Trace, load
@@ -23,9 +24,7 @@ from disttrace_viewer.views.terminal.plan import parse_ranks
 from disttrace_viewer.wording import differences, sentences
 from disttrace_viewer.wording.differences import DifferenceFacts, ShownCall, Slower
 
-T = TypeVar("T")
 _Kinds: TypeAlias = "dict[Hashable, list[int]]"
-_Sides: TypeAlias = "tuple[AlignedSide, AlignedSide]"
 ALONE = ("groups", "ranks")
 """Kinds of what only one run has."""
 
@@ -52,14 +51,51 @@ class Difference:
     summary: str
 
 
+class _Run(NamedTuple):
+    """One run, and what its ranks do in their groups."""
+
+    trace: Trace
+    streams: Streams
+    sides: Mapping[Key, AlignedSide]
+
+    def call(self, key: Key, place: int) -> Call:
+        return self.streams.trace.call(self.streams.of[key].calls[place])
+
+    def shown(self, one: Call | None, other: Call | None) -> ShownCall | None:
+        if one is None:
+            return None
+        caller = self.streams.callers.telling(self.streams.seen[one.index])
+        return differences.shown(one, other, self.streams.trace.group_of(one), caller)
+
+    def group(self, key: Key) -> str:
+        group = self.streams.of[key].group
+        return sentences.group(None if group is None else self.streams.trace.groups[group])
+
+    def places(self, key: Key) -> dict[int, _Kinds]:
+        """Where each call stands, by its token and its dtypes."""
+        found: dict[int, _Kinds] = defaultdict(lambda: defaultdict(list))
+        for place, token in enumerate(self.sides[key].tokens):
+            found[token][self.call(key, place).dtypes].append(place)
+        return found
+
+    def bytes(self, key: Key, place: int | None) -> int | None:
+        """Of all calls that are like that one."""
+        if place is None:
+            return None
+        alike = self.places(key)[self.sides[key].tokens[place]].values()
+        return sum(self.call(key, one).bytes or 0 for one in itertools.chain(*alike))
+
+    def times(self, key: Key, places: Sequence[int]) -> list[int]:
+        durations = self.streams.of[key].durations
+        return [ns for place in places if (ns := durations[place]) is not None]
+
+
 class Diff:
     """What differs between two runs: ``print`` it, or ask ``.alike`` and ``.differences``."""
 
     def __init__(self, a: Trace, b: Trace, ranks: Collection[int] | None = None) -> None:
         """``disttrace.diff`` makes one."""
-        self._traces = a, b
-        self._streams = Streams(a.model), Streams(b.model)
-        self._ranks = ranks
+        self._traces, self._ranks = (a, b), ranks
 
     @property
     def alike(self) -> bool:
@@ -79,21 +115,25 @@ class Diff:
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
         """All of them, the first divergence of each group first."""
-        differing: dict[DifferenceFacts, list[tuple[int, Slower | None]]] = defaultdict(list)
+        streams = Streams(self._traces[0].model), Streams(self._traces[1].model)
         a, b = (
-            {key: side for key, side in run.items() if self._ranks is None or key[0] in self._ranks}
-            for run in sides(*self._streams)
+            _Run(trace, of, {key: side for key, side in side_of.items() if self._asked(key[0])})
+            for trace, of, side_of in zip(self._traces, streams, sides(*streams), strict=True)
         )
-        for key in (one for one in a if one in b):
-            both = a[key], b[key]
-            for one in align.compare(*both):
-                differing[self._told(key, both, one)].append((key[0], None))
-            for what, slower in self._slower(key, both):
+        differing: dict[DifferenceFacts, list[tuple[int, Slower | None]]] = defaultdict(list)
+        for key in (one for one in a.sides if one in b.sides):
+            for one in align.compare(a.sides[key], b.sides[key]):
+                differing[_facts(a, b, key, one)].append((key[0], None))
+            for what, slower in _slower(a, b, key):
                 differing[what].append((key[0], slower))
-        found = [*(_difference(what, who) for what, who in differing.items()), *self._alone(a, b)]
+        found = [_difference(what, who) for what, who in differing.items()]
+        found += [*_alone("A", a, b), *_alone("B", b, a)]
         order = (*align.KINDS, *ALONE)
         gained = {one: (one.b_ns or 0) - (one.a_ns or 0) for one in found}
         return tuple(sorted(found, key=lambda one: (order.index(one.kind), -gained[one])))
+
+    def _asked(self, rank: int) -> bool:
+        return self._ranks is None or rank in self._ranks
 
     def to_dict(self) -> dict[str, Any]:
         """The object of ``disttrace diff --json``."""
@@ -119,106 +159,64 @@ class Diff:
     def __repr__(self) -> str:
         return f"<disttrace.Diff: {len(self.differences)} differences>"
 
-    # -- one pair of streams ------------------------------------------------------------------
 
-    def _told(self, key: Key, both: _Sides, one: align.StreamDifference) -> DifferenceFacts:
-        calls = _pair(lambda run: self._call(run, key, one.places[run]))
-        nth = max(place or 0 for place in one.places) + 1
-        return DifferenceFacts(
-            one.kind,
-            self._group(key),
-            _pair(lambda run: self._shown(run, calls[run], calls[1 - run])),
-            one.counts,
-            one.steps,
-            _pair(lambda run: self._bytes(run, key, both[run], one.places[run]))
-            if any(one.steps)
-            else (None, None),
-            nth if one.kind == align.FIRST else None,
-        )
+def _facts(a: _Run, b: _Run, key: Key, one: align.StreamDifference) -> DifferenceFacts:
+    there, here = one.places
+    calls = (
+        None if there is None else a.call(key, there),
+        None if here is None else b.call(key, here),
+    )
+    return DifferenceFacts(
+        one.kind,
+        a.group(key),
+        (a.shown(*calls), b.shown(*calls[::-1])),
+        one.counts,
+        one.steps,
+        (a.bytes(key, there), b.bytes(key, here)) if any(one.steps) else (None, None),
+        max(there or 0, here or 0) + 1 if one.kind == align.FIRST else None,
+    )
 
-    def _call(self, run: int, key: Key, place: int | None) -> Call | None:
-        calls = self._streams[run].of[key].calls
-        return None if place is None else self._traces[run].model.call(calls[place])
 
-    def _shown(self, run: int, one: Call | None, other: Call | None) -> ShownCall | None:
-        if one is None:
-            return None
-        model, streams = self._traces[run].model, self._streams[run]
-        group = None if one.group is None else model.groups[one.group]
-        caller = streams.callers.telling(streams.seen[one.index])
-        return differences.shown(one, other, group, caller)
+def _slower(a: _Run, b: _Run, key: Key) -> Iterator[tuple[DifferenceFacts, Slower]]:
+    """The calls of a rank in a group that take longer in the second run."""
+    before, after = a.places(key), b.places(key)
+    for token in filter(before.__contains__, after):
+        slower = [
+            (medians[0] - medians[1], *medians, there, here)
+            for there, here in _pairs(before[token], after[token])
+            if (medians := medians_if_slower(a.times(key, there), b.times(key, here))) is not None
+        ]
+        if not slower:
+            continue
+        _, first, second, there, here = min(slower)
+        calls = a.call(key, there[0]), b.call(key, here[0])
+        shown = a.shown(calls[0], calls[0]), b.shown(calls[1], calls[1])
+        differing = DifferenceFacts(align.SLOWER, a.group(key), shown)
+        yield differing, Slower(first, second, *_waits(b, b.streams.of[key], here))
 
-    def _group(self, key: Key) -> str:
-        model = self._traces[0].model
-        group = self._streams[0].of[key].group
-        return sentences.group(None if group is None else model.groups[group])
 
-    def _bytes(self, run: int, key: Key, side: AlignedSide, place: int | None) -> int | None:
-        if place is None:
-            return None
-        token, model = side.tokens[place], self._traces[run].model
-        made = zip(self._streams[run].of[key].calls, side.tokens, strict=True)
-        calls = (call for call, its in made if its == token)
-        return sum(model.call(call).bytes or 0 for call in calls)
+def _waits(run: _Run, stream: Stream, places: Sequence[int]) -> tuple[int, int | None]:
+    """The median of what operations wait (ns), and mostly for which rank."""
+    numbers = [stream.numbers[place] for place in places]
+    rows = run.trace.waits.parts.filter(
+        (pl.col("process") == stream.process) & pl.col("number").is_in(numbers)
+    )
+    by = rows["by"].drop_nulls().to_list()
+    if not by:
+        return 0, None
+    return round(median(rows["wait_ns"])), run.trace.model.processes[mode(by)].rank
 
-    def _slower(self, key: Key, both: _Sides) -> Iterator[tuple[DifferenceFacts, Slower]]:
-        """The calls of a rank in a group that take longer in the second run."""
-        of_a, of_b = (streams.of[key] for streams in self._streams)
-        before, after = _pair(lambda run: self._places(run, key, both[run]))
-        for token in filter(before.__contains__, after):
-            pairs = [*_pairs(before[token], after[token])]
-            times = ((_times(of_a, one), _times(of_b, other)) for one, other in pairs)
-            slower = [
-                (medians[0] - medians[1], *medians, *pair)
-                for pair, taken in zip(pairs, times, strict=True)
-                if (medians := medians_if_slower(*taken)) is not None
-            ]
-            if not slower:
-                continue
-            _, first, second, *places = min(slower)
-            calls = [self._call(run, key, at[0]) for run, at in enumerate(places)]
-            a, b = (self._shown(run, call, call) for run, call in enumerate(calls))
-            waits, by = self._waits(of_b, [of_b.numbers[i] for i in places[1]])
-            differing = DifferenceFacts(align.SLOWER, self._group(key), (a, b))
-            yield differing, Slower(first, second, waits, by)
 
-    def _places(self, run: int, key: Key, side: AlignedSide) -> dict[int, _Kinds]:
-        """Where each call stands, by its token and its dtypes."""
-        model, stream = self._traces[run].model, self._streams[run].of[key]
-        dtypes = {call: model.call(call).signature.dtypes for call in {*stream.calls}}
-        found: dict[int, _Kinds] = defaultdict(lambda: defaultdict(list))
-        for place, (token, call) in enumerate(zip(side.tokens, stream.calls, strict=True)):
-            found[token][dtypes[call]].append(place)
-        return found
-
-    def _waits(self, stream: Stream, numbers: Sequence[int]) -> tuple[int, int | None]:
-        """The median of what operations of the second run wait (ns), and mostly for which rank."""
-        trace = self._traces[1]
-        rows = trace.waits.parts.filter(
-            (pl.col("process") == stream.process) & pl.col("number").is_in(list(numbers))
-        )
-        by = rows["by"].drop_nulls().to_list()
-        if not by:
-            return 0, None
-        return round(median(rows["wait_ns"])), trace.model.processes[mode(by)].rank
-
-    def _alone(self, *both: Mapping[Key, AlignedSide]) -> Iterator[Difference]:
-        """Ranks and groups of one run alone."""
-        ranks = [{rank for rank, _ in one} for one in both]
-        for i, name in enumerate("AB"):
-            if only := tuple(sorted(ranks[i] - ranks[1 - i])):
-                summary = f"Only {name} has {sentences.ranks(only)}."
-                yield Difference(kind="ranks", ranks=only, group="", summary=summary)
-            groups: dict[str, list[int]] = defaultdict(list)
-            for rank, group in both[i]:
-                if (rank, group) not in both[1 - i] and rank in ranks[1 - i]:
-                    index = self._streams[i].of[rank, group].group
-                    model = self._traces[i].model
-                    where = sentences.group(None if index is None else model.groups[index])
-                    groups[where].append(rank)
-            for where, who in groups.items():
-                summary = f"Only {name} has calls of {sentences.ranks(who)} in {where}."
-                yield Difference(kind="groups", ranks=tuple(who), group=where, summary=summary)
+def _alone(name: str, run: _Run, other: _Run) -> Iterator[Difference]:
+    """Ranks and groups of one run alone."""
+    ranks, others = ({rank for rank, _ in one.sides} for one in (run, other))
+    if only := tuple(sorted(ranks - others)):
+        summary = f"Only {name} has {sentences.ranks(only)}."
+        yield Difference(kind="ranks", ranks=only, group="", summary=summary)
+    keys = [key for key in run.sides if key not in other.sides and key[0] in others]
+    for where, who in together((run.group(key), key[0]) for key in keys).items():
+        summary = f"Only {name} has calls of {sentences.ranks(who)} in {where}."
+        yield Difference(kind="groups", ranks=tuple(who), group=where, summary=summary)
 
 
 def diff(
@@ -258,11 +256,6 @@ def _difference(differing: DifferenceFacts, who: Sequence[tuple[int, Slower | No
     )
 
 
-def _pair(of: Callable[[int], T]) -> tuple[T, T]:
-    """Of both runs."""
-    return of(0), of(1)
-
-
 def _pairs(a: _Kinds, b: _Kinds) -> Iterator[tuple[list[int], list[int]]]:
     """What of one line is to be compared: the calls that one of its functions makes of each kind
     (``all_gather_object`` tells sizes first); all of them where the kinds differ.
@@ -271,7 +264,3 @@ def _pairs(a: _Kinds, b: _Kinds) -> Iterator[tuple[list[int], list[int]]]:
         yield from ((places, b[dtypes]) for dtypes, places in a.items())
     else:
         yield sorted(itertools.chain(*a.values())), sorted(itertools.chain(*b.values()))
-
-
-def _times(stream: Stream, places: Sequence[int]) -> list[int]:
-    return [ns for i in places if (ns := stream.durations[i]) is not None]
