@@ -42,8 +42,7 @@ def jobs(path: Paths = None) -> tuple[Job, ...]:
     for job in found.jobs:
         members = [found.processes[i] for i in job.processes]
         launched = [p for p in members if p.rank is not None] or members
-        scripts = (a for p in launched for a in p.argv[1:] if not a.startswith("-"))
-        script = next(scripts, None)
+        script = next((a for p in launched for a in p.argv[1:] if not a.startswith("-")), None)
         signs = [_last_ns(found, i) for i in job.processes if found.processes[i].exit is None]
         rows.append(
             Job(

@@ -107,24 +107,28 @@ class Report:
     def __init__(self, verdict: Verdict, others: tuple[Report, ...] = ()) -> None:
         """``disttrace.diagnose`` makes one, of what the judge found."""
         self.verdict, self.others = verdict, others
+        self._verdicts = [verdict, *(one.verdict for one in others)]
         self.case, self.found = verdict.case, verdict.findings
         """What the rules share of the job, and what they found; no stable interface."""
 
     @property
     def healthy(self) -> bool:
         """Whether there is neither an error nor a warning."""
-        return self.verdict.healthy and all(one.healthy for one in self.others)
+        return all(one.healthy for one in self._verdicts)
 
     @property
     def incomplete(self) -> tuple[str, ...]:
         """What is missing of the journals, as sentences; none: the verdict rests on all."""
-        return (*self.case.incomplete, *(text for one in self.others for text in one.incomplete))
+        return tuple(text for one in self._verdicts for text in one.incomplete)
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """What is wrong, errors first; ``job`` is where."""
-        own = tuple(_finding(report.finding(self.case, found)) for found in self.found)
-        found = (*own, *(one for other in self.others for one in other.findings))
+        found = [
+            _finding(report.finding(verdict.case, one))
+            for verdict in self._verdicts
+            for one in verdict.findings
+        ]
         return tuple(sorted(found, key=lambda one: SEVERITIES.index(one.severity)))
 
     @cached_property
@@ -140,8 +144,7 @@ class Report:
 
     def each(self, *, full: bool = True) -> list[dict[str, Any]]:
         """The values of each job by itself, the newest one first."""
-        own = report.report(self.case, self.found, full=full)
-        return [own, *(values for one in self.others for values in one.each(full=full))]
+        return [report.report(one.case, one.findings, full=full) for one in self._verdicts]
 
     def _position(self, one: Process) -> Position:
         evidence, newest = self.case.evidence, report.current(self.case, one.index)
@@ -160,7 +163,7 @@ class Report:
         """The report as the terminal shows it."""
         from disttrace_viewer.views.terminal.diagnosis import pages
 
-        return "\n".join(str(line).rstrip() for line in pages(self._verdicts()))
+        return "\n".join(str(line).rstrip() for line in pages(self._verdicts))
 
     def print(
         self, *, stacks: bool = False, width: int | None = None, color: bool | None = None
@@ -170,7 +173,7 @@ class Report:
         """
         from disttrace_viewer.views.terminal.diagnosis import pages
 
-        lines = pages(self._verdicts(), stacks=stacks)
+        lines = pages(self._verdicts, stacks=stacks)
         whole = width is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ
         try:
             from disttrace_viewer.views.terminal.console import paint, paper
@@ -180,9 +183,6 @@ class Report:
             return
         out = paper(width=_WHOLE if whole else width, color=color)
         paint(out, lines)
-
-    def _verdicts(self) -> list[Verdict]:
-        return [self.verdict, *(part for one in self.others for part in one._verdicts())]
 
     def __repr__(self) -> str:
         kinds = ", ".join(found.kind for found in self.findings) or "nothing found"

@@ -15,7 +15,7 @@ from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.views.terminal import DIM, HEAD, HOLD, PLAIN, WAIT
 from disttrace_viewer.views.terminal.diagnosis import Line
 
-_PLAIN = str.maketrans("│─●◆◐○✗◌◍▶◀…→µ╎", "|-o@%.x?c><~>u:")
+_PLAIN = str.maketrans("│─●◆◐○✗◌▶◀…→µ╎", "|-o@%.x?><~>u:")
 
 _QUANTITY = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|min|h|B|kB|MB|GB)\b)")
 _UNKNOWN = 80  # columns

@@ -37,8 +37,6 @@ class Mark(Enum):
     FLYING = "◐", "bold yellow", "in flight"
     MISSING = "○", BAD, "missing"
     """Expected, and did not arrive."""
-    PART = "◍", WAIT, "some missing"
-    """A lane of several, of which some arrived."""
     FAILED = "✗", BAD, "failed"
     UNKNOWN = "◌", DIM, "end not seen"
     """Begun; its completion was not seen."""
@@ -270,7 +268,7 @@ class Maker:
             min(one["begin_ns"] for one in ops) - self.trace.launch_ns,
             text,
             (*self._below(ops), *below),
-            {lane: _shared({*found}) for lane, found in lanes.items()},
+            {lane: min(found, key=_LOUDEST.index) for lane, found in lanes.items()},
             # What is in flight has its line below.
             place=None if any(map(_flying, ops)) else place(self.trace.stack(ops[0]["call"])),
         )
@@ -362,14 +360,8 @@ def _mark(one: Operation, *, is_last: bool) -> Mark:
     return Mark.LAST if is_last else Mark.DONE
 
 
-_LOUDEST = (Mark.FAILED, Mark.FLYING, Mark.LAST, Mark.UNKNOWN, Mark.DONE)
-
-
-def _shared(found: set[Mark]) -> Mark:
-    """One mark for a lane of several processes: the loudest, a part if some did not come."""
-    if Mark.MISSING in found:
-        return Mark.MISSING if found == {Mark.MISSING} else Mark.PART
-    return next(mark for mark in _LOUDEST if mark in found)
+_LOUDEST = (Mark.MISSING, Mark.FAILED, Mark.FLYING, Mark.LAST, Mark.UNKNOWN, Mark.DONE)
+"""A lane of several processes has the first of theirs."""
 
 
 def _waited(send: Operation | None, recv: Operation | None) -> tuple[Operation | None, int]:
