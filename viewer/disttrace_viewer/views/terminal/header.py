@@ -235,10 +235,8 @@ def _launches(names: Names, busy: set[int]) -> Iterator[Phase]:
         first = min((p.start_ns for p in workers), default=process.last_ns)
         served = [place.name for place in names.trace.places if place.server == process.index]
         what = names.process(process.index)
-        if served:
-            what += f" serves {' and '.join(served)}"
-        if workers:
-            what += f", starts {len(workers)} worker{'s' if len(workers) != 1 else ''}"
+        what += f" serves {' and '.join(served)}" if served else ""
+        what += f", starts {number(len(workers), 'worker')}" if workers else ""
         waiting = process.index in busy and not workers
         took_ns = None if waiting else first - process.start_ns
         yield Phase("launch", what, process.start_ns, took_ns)
@@ -273,16 +271,14 @@ def _group(names: Names, group: Group, made: Mapping[int, Sequence[Operation]]) 
 
 def _maker(member: Member, rows: Sequence[Operation]) -> Operation | None:
     """The outermost operation inside which a process came to hold a group."""
-    if member.t_ns is None:
+    at = member.t_ns
+    if at is None:
         return None
-    around = [
-        row
-        for row in rows
-        if row["begin_ns"] - 1_000_000 <= member.t_ns
-        and (row["end_ns"] is None or member.t_ns <= row["end_ns"] + 1_000_000)
-    ]
-    around.sort(key=lambda row: (row["op"] not in _MAKERS, abs(row["begin_ns"] - member.t_ns)))
-    return around[0] if around else None
+    near = 1_000_000
+    around = (row for row in rows if row["begin_ns"] - near <= at <= (row["end_ns"] or at) + near)
+    return min(
+        around, key=lambda row: (row["op"] not in _MAKERS, abs(row["begin_ns"] - at)), default=None
+    )
 
 
 def _called(trace: JobTrace, maker: Operation) -> str:
