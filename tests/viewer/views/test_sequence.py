@@ -12,7 +12,7 @@ from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.values import replace
 from disttrace_viewer.views.terminal import BAD, HOLD
-from disttrace_viewer.views.terminal.console import paper
+from disttrace_viewer.views.terminal.console import TextConsole
 from disttrace_viewer.views.terminal.plan import Filters
 from disttrace_viewer.views.terminal.report import Overview, paint, report_of
 from disttrace_viewer.views.terminal.rows import Mark, Row
@@ -30,7 +30,7 @@ def report(folder: Path, filters: Filters | None = None) -> Overview:
 def painted(report: Overview, width: int = 80, encoding: str = "utf-8") -> list[str]:
     """The lines of a report without colour."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    paint(report, paper(file, width=width))
+    paint(report, TextConsole(file, width=width))
     file.flush()
     file.seek(0)
     return file.read().splitlines()

@@ -23,7 +23,7 @@ from disttrace_viewer.diagnosis.announced import Other, other, with_announced
 from disttrace_viewer.diagnosis.job import judged, looking_back
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.jobs import chooser, folders
-from disttrace_viewer.views.terminal.console import paper
+from disttrace_viewer.views.terminal.console import TextConsole
 from disttrace_viewer.views.terminal.diagnosis import details
 from disttrace_viewer.views.terminal.top import Shares, Snapshot, activity_of, lines, snapshot_of
 
@@ -46,9 +46,9 @@ def show(
     color: bool | None = None,
 ) -> None:
     """One picture on standard output, of any length."""
-    out = paper(width=width, color=color)
+    out = TextConsole(width=width, color=color)
     for line in lines(snapshot(path, job, stall_s=stall_s), out.width):
-        out.line(line)
+        out.put(line)
 
 
 def snapshot(
@@ -84,16 +84,16 @@ def follow(
 
     While there is nothing to read (``ViewerError``) the job is waited for.
     """
-    out = paper(width=width, color=color)
-    if not out.console.is_terminal:
+    out = TextConsole(width=width, color=color)
+    if not out.is_terminal:
         return False
     following = _Following(path, job, stall_ns(stall_s))
 
     def painted() -> Group:
-        return Group(*map(out.spelled, following.painted(out.width, out.console.height)))
+        return Group(*map(out.spelled, following.painted(out.width, out.height)))
 
     live = Live(
-        console=out.console,
+        console=out,
         screen=True,
         get_renderable=painted,
         refresh_per_second=_REPAINTS_PER_S,

@@ -17,7 +17,7 @@ from disttrace_viewer.states.folder import engine_of
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.views.terminal import DIM
-from disttrace_viewer.views.terminal.console import Column, paint_table, paper
+from disttrace_viewer.views.terminal.console import Column, TextConsole, paint_table
 from disttrace_viewer.wording.names import clock_time, duration, few, number
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None"
@@ -65,7 +65,7 @@ def print_jobs(
     found: Sequence[Job], *, width: int | None = None, color: bool | None = None
 ) -> None:
     """The list on standard output, as ``disttrace jobs`` shows it."""
-    out = paper(width=width, color=color)
+    out = TextConsole(width=width, color=color)
     ranks = [
         f"{len(job.ranks)} of {job.world_size}"
         if job.world_size not in (None, len(job.ranks))

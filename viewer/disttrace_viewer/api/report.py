@@ -176,12 +176,12 @@ class Report:
         lines = pages(self._verdicts, stacks=stacks)
         whole = width is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ
         try:
-            from disttrace_viewer.views.terminal.console import paint, paper
+            from disttrace_viewer.views.terminal.console import TextConsole, paint
         except ModuleNotFoundError:  # no rich: the same lines, not wrapped and without colour
             for line in lines:
                 sys.stdout.write(f"{str(line).rstrip()}\n")
             return
-        out = paper(width=_WHOLE if whole else width, color=color)
+        out = TextConsole(width=_WHOLE if whole else width, color=color)
         paint(out, lines)
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ from disttrace_viewer.trace import model
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.views import tables
 from disttrace_viewer.views.tables import of_indices
-from disttrace_viewer.views.terminal.console import TextConsole, paper
+from disttrace_viewer.views.terminal.console import TextConsole
 from disttrace_viewer.views.terminal.plan import parse_time
 from disttrace_viewer.views.terminal.stats import paint, paint_critical_path, paint_what_if
 from disttrace_viewer.wording.names import few
@@ -215,12 +215,12 @@ class Stats:
         color: bool | None = None,
     ) -> None:
         """The tables on standard output, as ``disttrace stats`` shows them."""
-        self._paint(paper(width=width, color=color), by, asked)
+        self._paint(TextConsole(width=width, color=color), by, asked)
 
     def text(self, by: str | None = None, *, width: int = 100) -> str:
         """The tables as text without colour."""
         file = io.StringIO()
-        self._paint(paper(file, width=width, color=False), by, ())
+        self._paint(TextConsole(file, width=width, color=False), by, ())
         return file.getvalue().rstrip("\n")
 
     def _paint(self, out: TextConsole, by: str | None, asked: Sequence[str]) -> None:
@@ -229,9 +229,9 @@ class Stats:
         paint_what_if(self._what_if, answers or self._what_if.best, out)
         paint_critical_path(critical_path(self._schedule), self._trace, out)
         if self._trace.problems:
-            out.line()
+            out.put()
         for problem in self._trace.problems:
-            out.line(f"Incomplete: {problem.sentence}")
+            out.put(f"Incomplete: {problem.sentence}")
 
     def _named(self, rows: pl.DataFrame) -> pl.DataFrame:
         """``rank`` and the id of a process in the place of its index."""

@@ -139,7 +139,7 @@ class Trace:
         Raises:
             ViewerError: for filters that fit nothing, with what would.
         """
-        from disttrace_viewer.views.terminal.console import paper
+        from disttrace_viewer.views.terminal.console import TextConsole
         from disttrace_viewer.views.terminal.plan import Filters, parse_ranks
         from disttrace_viewer.views.terminal.report import paint, report_of
 
@@ -152,7 +152,7 @@ class Trace:
             everything=everything,
         )
         report = report_of(self.model, filters, self._report.verdict, self.exchanges)
-        paint(report, paper(width=width, color=color), places=places)
+        paint(report, TextConsole(width=width, color=color), places=places)
 
     def timeline(self, height: int = 600) -> Timeline:
         """The page of ``export -o x.html``, which a notebook draws, ``height`` pixels high."""

@@ -156,12 +156,12 @@ def print_others(
 ) -> None:
     """A line for each on standard output, below what is shown of the newest job."""
     from disttrace_viewer.views.terminal import DIM, WAIT
-    from disttrace_viewer.views.terminal.console import paint, paper
+    from disttrace_viewer.views.terminal.console import TextConsole, paint
     from disttrace_viewer.views.terminal.diagnosis import Line
 
     if found:
         lines = [Line(one.sentence, style=DIM if one.healthy else WAIT) for one in found]
-        paint(paper(width=width, color=color), [Line(""), *lines])
+        paint(TextConsole(width=width, color=color), [Line(""), *lines])
 
 
 def beside_newest(merged: Merged) -> list[tuple[str, ...]]:

@@ -11,7 +11,6 @@ from typing import IO, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.views.terminal import DIM, HEAD, HOLD, PLAIN, WAIT
 from disttrace_viewer.views.terminal.diagnosis import Line
 
@@ -21,84 +20,69 @@ _QUANTITY = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|min|h|B|kB|MB|GB)\b)")
 _UNKNOWN = 80  # columns
 
 
-@dataclass(frozen=True, slots=True)
-class TextConsole:
-    """A console; ``plain`` replaces every sign that is no ASCII, one by one."""
+class TextConsole(Console):
+    """A console for a stream (default: standard output); colour only on a terminal.
 
-    console: Console
-    plain: bool
+    FORCE_COLOR asks for colour elsewhere too, NO_COLOR refuses it, and with it every other escape
+    sequence, such as that for bold; ``color`` decides over both. Where the stream's encoding is not
+    UTF-8, every sign that is no ASCII is replaced, one by one.
+    """
 
-    @property
-    def width(self) -> int:
-        """Columns."""
-        return self.console.width
+    def __init__(
+        self,
+        file: IO[str] | None = None,
+        *,
+        width: int | None = None,
+        color: bool | None = None,
+    ) -> None:
+        refused = color is False or (color is None and bool(os.environ.get("NO_COLOR")))
+        super().__init__(
+            file=file,
+            width=width,
+            color_system=None if refused else "auto",
+            no_color=refused,
+            force_terminal=True if color else None,
+            force_jupyter=False,  # else it shows each line as an output of its own, and writes none
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=False,
+        )
+        if self.width < 1:  # COLUMNS=0: its value is no width
+            self.width = _UNKNOWN
+        self._is_plain = not self.encoding.lower().startswith("utf")
 
-    def line(self, *parts: str | tuple[str, str] | Text) -> None:
+    def put(self, *parts: str | tuple[str, str] | Text) -> None:
         """One line, never wrapped by the console; an empty one without parts."""
-        self._put(Text.assemble(*parts))
+        text = self.spelled(Text.assemble(*parts))
+        text.rstrip()
+        self.print(text, no_wrap=True, overflow="ignore", crop=False, highlight=False)
 
     def wrapped(self, text: Text, first: Text, rest: Text) -> None:
         """``text`` in the room beside a margin, which is ``first`` and then ``rest``."""
         room = max(24, self.width - max(first.cell_len, rest.cell_len))
         held = text.copy()
         held.plain = _QUANTITY.sub(HOLD, held.plain)
-        for number, line in enumerate(held.wrap(self.console, room) or [Text()]):
+        for number, line in enumerate(held.wrap(self, room) or [Text()]):
             line.plain = line.plain.replace(HOLD, " ")
-            self._put(Text.assemble(first if number == 0 else rest, line))
+            self.put(first if number == 0 else rest, line)
 
     def heading(self, title: str, note: str = "") -> None:
         """The name of a section."""
-        self.line()
-        self._put(Text.assemble((title, HEAD), ("   " + note if note else "", DIM)))
-
-    def _put(self, text: Text) -> None:
-        text = self.spelled(text.copy())
-        text.rstrip()
-        self.console.print(text, no_wrap=True, overflow="ignore", crop=False, highlight=False)
+        self.put()
+        self.put((title, HEAD), ("   " + note if note else "", DIM))
 
     def spelled(self, text: Text) -> Text:
         """A line with the signs that may be used here."""
-        if self.plain:
+        if self._is_plain:
             text = text.copy()
             text.plain = text.plain.translate(_PLAIN).encode("ascii", "replace").decode()
         return text
 
-
-class _Console(Console):
     def on_broken_pipe(self) -> None:
         """The reader (`| head`) has enough: rich would end the process with 1, which says more."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def paper(
-    file: IO[str] | None = None,
-    *,
-    width: int | None = None,
-    color: bool | None = None,
-) -> TextConsole:
-    """TextConsole for a stream (default: standard output); colour only on a terminal.
-
-    FORCE_COLOR asks for colour elsewhere too, NO_COLOR refuses it, and with it every other escape
-    sequence, such as that for bold; ``color`` decides over both. It is plain where the stream's
-    encoding is not UTF-8.
-    """
-    refused = color is False or (color is None and bool(os.environ.get("NO_COLOR")))
-    console = _Console(
-        file=file,
-        width=width,
-        color_system=None if refused else "auto",
-        no_color=refused,
-        force_terminal=True if color else None,
-        force_jupyter=False,  # else it shows each line as an output of its own, and writes none
-        highlight=False,
-        markup=False,
-        emoji=False,
-        soft_wrap=False,
-    )
-    if console.width < 1:  # COLUMNS=0: its value is no width
-        console.width = _UNKNOWN
-    return TextConsole(console, plain=not console.encoding.lower().startswith("utf"))
 
 
 _DEEPEST = 44
@@ -109,11 +93,11 @@ def paint(out: TextConsole, lines: Iterable[Line]) -> None:
     """All lines of a report."""
     for line in lines:
         if not line.text and not line.lead:
-            out.line()
+            out.put()
             continue
         lead = Text(line.lead, line.style)
         if line.whole:
-            out.line(lead, line.text)
+            out.put(lead, line.text)
         elif line.lead[:1].isdecimal() or len(line.lead) > min(_DEEPEST, out.width // 2):
             # "1. ERROR kind: " is the beginning of the sentence, and what follows hangs under it.
             out.wrapped(Text.assemble(lead, line.text), Text(""), Text("   "))
@@ -152,7 +136,7 @@ def paint_table(columns: Sequence[Column], out: TextConsole) -> None:
             widths[place] -= cut
             over -= cut
     titles = [f"{c.title:{'>' if c.right else '<'}{w}}" for c, w in zip(kept, widths, strict=True)]
-    out.line((f"  {'  '.join(titles)}", DIM))
+    out.put((f"  {'  '.join(titles)}", DIM))
     for row in range(len(kept[0].cells)):
         text = Text("  ")
         for place, (column, width) in enumerate(zip(kept, widths, strict=True)):
@@ -160,7 +144,7 @@ def paint_table(columns: Sequence[Column], out: TextConsole) -> None:
             text.append("  " if place else "")
             loud = bool(column.loud) and column.loud[row]
             text.append(f"{cell:{'>' if column.right else '<'}{width}}", WAIT if loud else "")
-        out.line(text)
+        out.put(text)
 
 
 def shortened(text: str, width: int) -> str:

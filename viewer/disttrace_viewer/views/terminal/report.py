@@ -147,7 +147,7 @@ def _initialization(phases: Sequence[Phase], out: TextConsole) -> None:
             text.append(f"  {duration(phase.took_ns)}", DIM)
         out.wrapped(text, Text(f"{offset(phase.at_ns):>10}  ", style=DIM), Text(" " * 14))
     if len(phases) > PHASES:
-        out.line((f"{'':12}and {number(len(phases) - PHASES, 'more line')}", DIM))
+        out.put((f"{'':12}and {number(len(phases) - PHASES, 'more line')}", DIM))
 
 
 class SequencePainter:

@@ -126,9 +126,7 @@ def _operations(statistics: Statistics, keys: Sequence[str], out: TextConsole) -
     rest = table.slice(ROWS)
     if rest.height:
         part = int(rest["total_ns"].sum()) / max(1, total)
-        out.line(
-            (f"  and {number(rest.height, 'more row')}, {part:.0%} of the total (--json)", DIM)
-        )
+        out.put((f"  and {number(rest.height, 'more row')}, {part:.0%} of the total (--json)", DIM))
 
 
 def _ranks(statistics: Statistics, out: TextConsole, *, everybody: bool) -> None:
@@ -177,7 +175,7 @@ def _origins(statistics: Statistics, out: TextConsole) -> None:
     if origins.height > ORIGINS:
         rest = origins.slice(ORIGINS)
         waited = duration(int(rest["caused_ns"].sum()))
-        out.line((f"  and {number(rest.height, 'more line')}: {waited}", DIM))
+        out.put((f"  and {number(rest.height, 'more line')}: {waited}", DIM))
 
 
 def _states(statistics: Statistics, out: TextConsole) -> None:
@@ -228,7 +226,7 @@ def paint_what_if(what_if: WhatIf, answers: Sequence[WhatIfOutcome], out: TextCo
         out.wrapped(Text(what_if_sentence(what_if, answer, trace)), Text("  "), Text("    "))
     if len(answers) > ANSWERS:
         rest = number(len(answers) - ANSWERS, "smaller one")
-        out.line((f"  and {rest} (--json)", DIM))
+        out.put((f"  and {rest} (--json)", DIM))
 
 
 def paint_critical_path(stretches: pl.DataFrame, trace: JobTrace, out: TextConsole) -> None:
@@ -249,4 +247,4 @@ def paint_critical_path(stretches: pl.DataFrame, trace: JobTrace, out: TextConso
     if rest.height:
         share = int(rest["time_ns"].sum()) / whole
         count = number(rest.height, "more stretch", "more stretches")
-        out.line((f"  and {count}, {share:.0%} (--json)", DIM))
+        out.put((f"  and {count}, {share:.0%} (--json)", DIM))
