@@ -84,16 +84,11 @@ def print_jobs(
     paint_table(columns, out)
     met = [job for job in found if job.met]
     for job in met:
-        out.wrapped(
-            Text(f"{job.id} met {few(job.met, 6)} in a store", style=DIM), Text("  "), Text("  ")
-        )
+        out.wrapped(Text(f"{job.id} met {few(job.met, 6)} in a store", DIM), "  ", "  ")
     if len(found) > 1:
         newest = next(job.id for job in found if job.newest)
-        out.wrapped(
-            Text(f"{number(len(found), 'job')}; commands take {newest} unless --job names another"),
-            Text(),
-            Text(),
-        )
+        jobs = number(len(found), "job")
+        out.wrapped(f"{jobs}; commands take {newest} unless --job names another")
 
 
 def read(

@@ -58,10 +58,10 @@ class TextConsole(Console):
         text.rstrip()
         self.print(text, no_wrap=True, overflow="ignore", crop=False, highlight=False)
 
-    def wrapped(self, text: Text, first: Text, rest: Text) -> None:
+    def wrapped(self, text: Text | str, first: Text | str = "", rest: Text | str = "") -> None:
         """``text`` in the room beside a margin, which is ``first`` and then ``rest``."""
+        held, first, rest = (Text.assemble(one) for one in (text, first, rest))
         room = max(24, self.width - max(first.cell_len, rest.cell_len))
-        held = text.copy()
         held.plain = _QUANTITY.sub(HOLD, held.plain)
         for number, line in enumerate(held.wrap(self, room) or [Text()]):
             line.plain = line.plain.replace(HOLD, " ")
@@ -100,10 +100,10 @@ def paint(out: TextConsole, lines: Iterable[Line]) -> None:
             out.put(lead, line.text)
         elif line.lead[:1].isdecimal() or len(line.lead) > min(_DEEPEST, out.width // 2):
             # "1. ERROR kind: " is the beginning of the sentence, and what follows hangs under it.
-            out.wrapped(Text.assemble(lead, line.text), Text(""), Text("   "))
+            out.wrapped(Text.assemble(lead, line.text), "", "   ")
         else:
             text = Text(line.text, PLAIN if line.lead else line.style)
-            out.wrapped(text, lead, Text(" " * len(line.lead)))
+            out.wrapped(text, lead, " " * len(line.lead))
 
 
 class Column(NamedTuple):

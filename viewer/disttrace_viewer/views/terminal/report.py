@@ -114,7 +114,7 @@ def paint(report: Overview, out: TextConsole, *, places: bool = False) -> None:
     """Everything, from the head to where the ranks are; ``places`` adds a call site to each row."""
     for beside, line in report.header:
         label = "" if beside is None else f"  {beside:<{_LABEL}}"
-        out.wrapped(line, Text(label, style=DIM), Text(" " * len(label) or "  "))
+        out.wrapped(line, Text(label, DIM), " " * len(label) or "  ")
     _findings(report, out)
     _initialization(report.initialization, out)
     sequence = report.sequence
@@ -129,9 +129,9 @@ def _findings(report: Overview, out: TextConsole) -> None:
         out.heading("findings", "disttrace diagnose tells more")
     for severity, summary in report.findings:
         style = {"error": BAD, "warning": WAIT}.get(severity, DIM)
-        out.wrapped(Text(summary), Text(f"  {severity:<8} ", style=style), Text(" " * 11))
+        out.wrapped(Text(summary), Text(f"  {severity:<8} ", style), " " * 11)
     for sentence in report.announced:
-        out.wrapped(Text(sentence, style=DIM), Text("  "), Text("  "))
+        out.wrapped(Text(sentence, DIM), "  ", "  ")
 
 
 def _initialization(phases: Sequence[Phase], out: TextConsole) -> None:
@@ -145,7 +145,7 @@ def _initialization(phases: Sequence[Phase], out: TextConsole) -> None:
             text.append("  not ready", BAD)
         else:
             text.append(f"  {duration(phase.took_ns)}", DIM)
-        out.wrapped(text, Text(f"{offset(phase.at_ns):>10}  ", style=DIM), Text(" " * 14))
+        out.wrapped(text, Text(f"{offset(phase.at_ns):>10}  ", DIM), " " * 14)
     if len(phases) > PHASES:
         out.put((f"{'':12}and {number(len(phases) - PHASES, 'more line')}", DIM))
 
@@ -175,7 +175,7 @@ class SequencePainter:
             if mark in used and (mark is not Mark.DONE or len(used) > 1):
                 legend.append(f"{sign}{HOLD}{words.replace(' ', HOLD)}  ")
         margin = Text.assemble((f"{'seconds':>10}  ", DIM), (labels, "bold"))
-        self.out.wrapped(legend, margin, Text(" " * margin.cell_len))
+        self.out.wrapped(legend, margin, " " * margin.cell_len)
 
     def _row(self, row: Row) -> None:
         if row.between:

@@ -11,7 +11,7 @@ from rich.text import Text
 from disttrace_viewer.analysis.statistics import FAMILY, Statistics
 from disttrace_viewer.analysis.what_if import WhatIf, WhatIfOutcome
 from disttrace_viewer.trace.model import JobTrace
-from disttrace_viewer.views.terminal import DIM, WAIT
+from disttrace_viewer.views.terminal import DIM, HEAD, WAIT
 from disttrace_viewer.views.terminal.console import Column, TextConsole, paint_table
 from disttrace_viewer.wording.differences import WHAT_IF, path_note, stretch, what_if_sentence
 from disttrace_viewer.wording.names import duration, file_name, number, size, spans
@@ -32,7 +32,7 @@ def paint(
     operation, group and line), ranks and wait states; not ``whole``: not all could be read.
     """
     for one in sentences(statistics, whole=whole):
-        out.wrapped(Text(one, style="bold"), Text(), Text())
+        out.wrapped(Text(one, HEAD))
     keys = ("op", FAMILY, "line") if by is None else _KEYS[by]
     if by != "rank":
         _operations(statistics, keys, out)
@@ -154,7 +154,7 @@ def _ranks(statistics: Statistics, out: TextConsole, *, everybody: bool) -> None
             f"{number(rest.height, 'more rank')} ({who}) waited {duration(min(waited))} to"
             f" {duration(max(waited))} and made others wait at most {duration(max(caused))}"
         )
-        out.wrapped(Text(text, DIM), Text("  "), Text("  "))
+        out.wrapped(Text(text, DIM), "  ", "  ")
 
 
 def _origins(statistics: Statistics, out: TextConsole) -> None:
@@ -164,14 +164,14 @@ def _origins(statistics: Statistics, out: TextConsole) -> None:
     out.heading("before which line the time went", "late by its own doing, not by waiting itself")
     for row in origins.head(ORIGINS).iter_rows(named=True):
         if row["mean_ns"] is None:
-            out.wrapped(Text(_never(statistics, row)), Text("  "), Text("    "))
+            out.wrapped(_never(statistics, row), "  ", "    ")
             continue
         text = Text.assemble(
             (_name(statistics, row["process"], capital=True), "bold"),
             f" late by {_origin(row)}; others waited ",
             (duration(row["caused_ns"]), WAIT),
         )
-        out.wrapped(text, Text("  "), Text("    "))
+        out.wrapped(text, "  ", "    ")
     if origins.height > ORIGINS:
         rest = origins.slice(ORIGINS)
         waited = duration(int(rest["caused_ns"].sum()))
@@ -223,7 +223,7 @@ def paint_what_if(what_if: WhatIf, answers: Sequence[WhatIfOutcome], out: TextCo
     out.heading("what if", WHAT_IF)
     trace = what_if.schedule.waits.exchanges.trace
     for answer in answers[:ANSWERS]:
-        out.wrapped(Text(what_if_sentence(what_if, answer, trace)), Text("  "), Text("    "))
+        out.wrapped(what_if_sentence(what_if, answer, trace), "  ", "    ")
     if len(answers) > ANSWERS:
         rest = number(len(answers) - ANSWERS, "smaller one")
         out.put((f"  and {rest} (--json)", DIM))
