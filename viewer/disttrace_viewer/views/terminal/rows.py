@@ -16,6 +16,7 @@ from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.views.terminal import BAD, DIM, HOLD, NUMBER, WAIT
+from disttrace_viewer.views.terminal.plan import COLLECTIVE, LOCAL, MESSAGE, Plan
 from disttrace_viewer.wording.names import (
     Lane,
     Names,
@@ -109,16 +110,37 @@ class Maker:
         self.evidence, self.names, self.trace = evidence, names, names.trace
         self._lane = {p: i for i, lane in enumerate(lanes) for p in lane.processes}
 
-    def collectives(self, exchanges: Exchanges, items: pl.Series) -> dict[int, Row]:
-        """Rows by exchange."""
-        table = exchanges.collectives[items].to_dicts()
-        rows = exchanges.participants(items).iter_rows(named=True)
-        members = together((one["exchange"], one) for one in rows)
-        within = self._parents(o for found in members.values() for o in found)
-        return {
-            row["exchange"]: self._collective(row, members[row["exchange"]], within)
-            for row in table
+    def rows(self, exchanges: Exchanges, plan: Plan, wanted: Sequence[int]) -> dict[int, Row]:
+        """By their places in the plan."""
+        chosen = plan.rows[wanted].select("kind", "item")
+        collectives, messages, steps = (
+            chosen.filter(kind=kind)["item"] for kind in (COLLECTIVE, MESSAGE, LOCAL)
+        )
+        matched = exchanges.messages[messages].with_columns(item="message")
+        tables = {
+            COLLECTIVE: exchanges.participants(collectives).with_columns(item="exchange"),
+            MESSAGE: pl.concat([self._ends(matched, "send"), self._ends(matched, "recv")]),
+            LOCAL: plan.locals.filter(pl.col("item").is_in(steps.implode())),
         }
+        ops = together(
+            ((kind, one["item"]), one)
+            for kind, table in tables.items()
+            for one in table.iter_rows(named=True)
+        )
+        within = self._parents(one for those in ops.values() for one in those)
+        rows: dict[tuple[int, int], Row] = {}
+        for row in exchanges.collectives[collectives].iter_rows(named=True):
+            key = COLLECTIVE, row["exchange"]
+            rows[key] = self._collective(row, ops[key], within)
+        for row in matched.iter_rows(named=True):
+            key = MESSAGE, row["item"]
+            rows[key] = self._message(row, ops[key], within)
+        rows |= {key: self._step(those) for key, those in ops.items() if key[0] == LOCAL}
+        return dict(zip(wanted, (rows[key] for key in chosen.iter_rows()), strict=True))
+
+    def _ends(self, messages: pl.DataFrame, side: str) -> pl.DataFrame:
+        keys = messages.select("item", process=f"{side}_process", number=f"{side}_number")
+        return keys.join(self.trace.operations, on=["process", "number"])
 
     def _collective(
         self, row: Operation, arrived: Sequence[Operation], within: Mapping[tuple[int, int], str]
@@ -185,28 +207,11 @@ class Maker:
             for where, processes in found.items()
         ]
 
-    def messages(self, exchanges: Exchanges, items: pl.Series) -> dict[int, Row]:
-        """Rows by message."""
-        table = exchanges.messages[items].to_dicts()
-        wanted = [
-            (row[f"{side}_process"], row[f"{side}_number"])
-            for row in table
-            for side in ("send", "recv")
-            if row[f"{side}_number"] is not None
-        ]
-        found = {(o["process"], o["number"]): o for o in self._operations(wanted)}
-        within = self._parents(found.values())
-        return {row["message"]: self._message(row, found, within) for row in table}
-
     def _message(
-        self,
-        row: Operation,
-        found: Mapping[tuple[int, int], Operation],
-        within: Mapping[tuple[int, int], str],
+        self, row: Operation, ends_of: Sequence[Operation], within: Mapping[tuple[int, int], str]
     ) -> Row:
-        send = found.get((row["send_process"], row["send_number"]))
-        recv = found.get((row["recv_process"], row["recv_number"]))
-        ends_of = [one for one in (send, recv) if one is not None]
+        send = None if row["send_number"] is None else ends_of[0]
+        recv = None if row["recv_number"] is None else ends_of[-1]
         call = self.trace.call(ends_of[0]["call"])
         group = row["group"]
         source, destination = (self.names.member(group, row[s]) for s in ("source", "destination"))
@@ -233,11 +238,6 @@ class Maker:
         row_of = self._row(ends_of, text, below, missing=missing)
         lanes = [self._lane[p] for p in processes if p in self._lane]
         return row_of._replace(joined=True, arrow=(lanes[0], lanes[1])) if lanes[1:] else row_of
-
-    def steps(self, operations: pl.DataFrame) -> dict[int, Row]:
-        """Rows by ``item`` for local operations."""
-        found = together((one["item"], one) for one in operations.iter_rows(named=True))
-        return {item: self._step(those) for item, those in found.items()}
 
     def _step(self, those: Sequence[Operation]) -> Row:
         call = self.trace.call(those[0]["call"])
@@ -306,18 +306,14 @@ class Maker:
             text = f"{self.names.processes(sorted(processes))}: {error}"
             yield Text.assemble((text, BAD), where)
 
-    def _operations(self, wanted: Sequence[tuple[int, int]]) -> Iterable[dict[str, Any]]:
-        keys = pl.DataFrame(
-            wanted, schema={"process": pl.UInt32, "number": pl.UInt32}, orient="row"
-        )
-        rows = self.trace.operations.join(keys, on=["process", "number"], how="semi")
-        return rows.iter_rows(named=True)
-
     def _parents(self, operations: Iterable[Operation]) -> Mapping[tuple[int, int], str]:
         """Names of the composed operations that issued these."""
         wanted = {(o["process"], o["parent"]) for o in operations if o["parent"] is not None}
+        schema = {"process": pl.UInt32, "number": pl.UInt32}
+        keys = pl.DataFrame(sorted(wanted), schema, orient="row")
+        rows = self.trace.operations.join(keys, on=["process", "number"], how="semi")
         found = {}
-        for one in self._operations(sorted(wanted)):
+        for one in rows.iter_rows(named=True):
             call = self.trace.call(one["call"])
             found[one["process"], one["number"]] = call.name or call.op
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import polars as pl
@@ -15,7 +15,6 @@ from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.views.terminal import DIM, HOLD, NUMBER, WAIT
 from disttrace_viewer.views.terminal.plan import (
     COLLECTIVE,
-    LOCAL,
     MESSAGE,
     Filters,
     Plan,
@@ -55,8 +54,8 @@ def sequence_of(
     plan = plan_of(trace, exchanges, filters, elsewhere)
     pieces = _choose(plan.rows, filters, origin_ns)
     lanes = lanes_of(names, _actors(trace, plan, filters))
-    maker = Maker(evidence, names, lanes)
-    shown = _materialise(maker, exchanges, plan, pieces)
+    wanted = [row for piece in pieces if isinstance(piece, Stretch) for row in piece.first]
+    shown = Maker(evidence, names, lanes).rows(exchanges, plan, wanted)
     rows: list[Row] = []
     for piece in pieces:
         if isinstance(piece, Stretch):
@@ -106,24 +105,6 @@ def _choose(rows: pl.DataFrame, filters: Filters, origin_ns: int) -> list[Stretc
         found.append(there if span is None else Stretch(done, there.stop, spans[span].period))
         done = there.stop
     return found
-
-
-def _materialise(
-    maker: Maker, exchanges: Exchanges, plan: Plan, pieces: Sequence[Stretch | range]
-) -> dict[int, Row]:
-    """The rows of spans, by their places in the plan."""
-    wanted = [row for piece in pieces if isinstance(piece, Stretch) for row in piece.first]
-    chosen = plan.rows[wanted].select("kind", "item")
-    items = {kind: chosen.filter(kind=kind)["item"] for kind in (COLLECTIVE, MESSAGE, LOCAL)}
-    steps = plan.locals.filter(pl.col("item").is_in(items[LOCAL].implode()))
-    made: dict[int, Mapping[int, Row]] = {
-        COLLECTIVE: maker.collectives(exchanges, items[COLLECTIVE]),
-        MESSAGE: maker.messages(exchanges, items[MESSAGE]),
-        LOCAL: maker.steps(steps),
-    }
-    return {
-        row: made[kind][item] for row, (kind, item) in zip(wanted, chosen.iter_rows(), strict=True)
-    }
 
 
 def _actors(trace: JobTrace, plan: Plan, filters: Filters) -> list[int]:
