@@ -32,18 +32,8 @@ FORMAT = 1
 BY = {None: KEYS, "line": ("line",), "group": ("group",), "op": ("op",), "rank": KEYS}
 """What ``by`` may name, and the keys of a row of ``operations`` then."""
 NUMBERS = (
-    "calls",
-    "bytes",
-    "total_ns",
-    "median_ns",
-    "p99_ns",
-    "max_ns",
-    "waiting_ns",
-    "never_completed_ns",
-    "last_to_arrive",
-    "algbw",
-    "busbw",
-    "clock",
+    *("calls", "bytes", "total_ns", "median_ns", "p99_ns", "max_ns", "waiting_ns"),
+    *("never_completed_ns", "last_to_arrive", "algbw", "busbw", "clock"),
 )
 
 
@@ -134,10 +124,7 @@ class Stats:
         """What the run would have taken without something, largest gain first. ``wall_ns`` is that
         of the run, unlike ``Stats.wall_ns``, which sums ranks. What is left out: docs/foresight.md.
         """
-        rows = [gain(outcome, self._trace) for outcome in self._what_if.best]
-        for row in rows:
-            row["without"] = {key: row["without"].get(key) for key in WITHOUT}
-        return pl.DataFrame(rows, schema=ROWS)
+        return pl.DataFrame([gain(one, self._trace) for one in self._answers()], schema=ROWS)
 
     def without(self, question: str) -> dict[str, Any]:
         """One answer: ``without("rank=2")``, ``"line=loader.py:34"``, ``"host=node7"``,
@@ -146,8 +133,12 @@ class Stats:
         Raises:
             ViewerError: for what is no question, or names nothing that is in the trace.
         """
-        without = asked_without(question, self._schedule)
-        return gain(self._what_if.of(without), self._trace)
+        return gain(self._answers([question])[0], self._trace)
+
+    def _answers(self, asked: Sequence[str] = ()) -> list[WhatIfOutcome]:
+        """To questions; without any, those that are tried by themselves."""
+        questions = [asked_without(one, self._schedule) for one in asked]
+        return [self._what_if.of(one) for one in questions] or self._what_if.best
 
     @cached_property
     def critical_path(self) -> pl.DataFrame:
@@ -200,8 +191,7 @@ class Stats:
             "ranks": self.ranks.to_dicts(),
             "origins": self.origins.to_dicts(),
             "wait_states": self.wait_states.to_dicts(),
-            "what_if": [self.without(question) for question in asked]
-            or [gain(one, self._trace) for one in self._what_if.best],
+            "what_if": [gain(one, self._trace) for one in self._answers(asked)],
             "critical_path": self.critical_path.to_dicts(),
             "incomplete": [problem.sentence for problem in self._trace.problems],
         }
@@ -224,9 +214,8 @@ class Stats:
         return file.getvalue().rstrip("\n")
 
     def _paint(self, out: TextConsole, by: str | None, asked: Sequence[str]) -> None:
-        answers = [self._what_if.of(asked_without(one, self._schedule)) for one in asked]
         paint(self.statistics, out, by=by, whole=not self._trace.problems)
-        paint_what_if(self._what_if, answers or self._what_if.best, out)
+        paint_what_if(self._what_if, self._answers(asked), out)
         paint_critical_path(critical_path(self._schedule), self._trace, out)
         if self._trace.problems:
             out.put()
