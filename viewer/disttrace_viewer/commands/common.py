@@ -51,25 +51,16 @@ def taken_down() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def columns(text: str) -> int:
-    """A width in which something can be shown."""
-    found = _whole(text)
-    if found < NARROWEST:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of columns from {NARROWEST} on")
-    return found
+def whole(least: int, what: str) -> Callable[[str], int]:
+    """The type of an option: a whole number from ``least`` on."""
 
+    def checked(text: str) -> int:
+        fits = text.isascii() and text.isdecimal() and len(text) < 10
+        if not fits or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no {what} from {least} on")
+        return int(text)
 
-def count(text: str) -> int:
-    """A positive whole number."""
-    found = _whole(text)
-    if found < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
-    return found
-
-
-def _whole(text: str) -> int:
-    """0 for what is none, and for what is too long."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+    return checked
 
 
 def seconds(text: str) -> float:
@@ -105,7 +96,11 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "metavar": "SECONDS",
         "help": "in a running job, a wait this long is a fault (default: DISTTRACE_STALL, or 10)",
     },
-    "--width": {"type": columns, "metavar": "COLUMNS", "help": "default: the terminal's"},
+    "--width": {
+        "type": whole(NARROWEST, "number of columns"),
+        "metavar": "COLUMNS",
+        "help": "default: the terminal's",
+    },
     "--no-color": {
         "dest": "color",
         "action": "store_const",

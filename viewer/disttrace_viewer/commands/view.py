@@ -18,7 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument(
         "--op", action="append", default=[], help="only this operation: all_reduce, 'store.*'"
     )
-    show.add_argument("--last", type=common.count, metavar="N", help="only the last N rows")
+    show.add_argument(
+        "--last", type=common.whole(1, "whole number"), metavar="N", help="only the last N rows"
+    )
     show.add_argument(
         "--around", metavar="TIME", help="rows around +12.3s, unix seconds or an ISO time"
     )

@@ -45,11 +45,10 @@ class Shares:
     """
 
     ops_per_s: Mapping[str, float] = field(default_factory=dict)
-    late: Mapping[str, float] = field(default_factory=dict)
+    late: Mapping[str, float] | None = None
     """Others waited in an exchange for it, the last to arrive there."""
-    waiting: Mapping[str, float] = field(default_factory=dict)
-    known: bool = False
-    """Whether the shares were worked out."""
+    waiting: Mapping[str, float] | None = None
+    """None: the shares were not worked out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +165,7 @@ def activity_of(exchanges: Exchanges) -> Shares:
     def shares(table: pl.DataFrame) -> dict[str, float]:
         return {ids[process]: min(1.0, ns / window) for process, ns in table.iter_rows()}
 
-    return Shares(rates, shares(late), shares(waited), known=True)
+    return Shares(rates, shares(late), shares(waited))
 
 
 def snapshot_of(
@@ -194,9 +193,10 @@ def snapshot_of(
 def _position(place: RankPlace, trace: JobTrace, activity: Shares) -> TopRow:
     whose = [trace.processes[p] for p in place.processes]
 
-    def largest(shares: Mapping[str, float]) -> float | None:
-        found = (shares.get(one.id, 0.0) for one in whose)
-        return max(found, default=0.0) if activity.known else None
+    def largest(shares: Mapping[str, float] | None) -> float | None:
+        if shares is None:
+            return None
+        return max((shares.get(one.id, 0.0) for one in whose), default=0.0)
 
     return TopRow(
         place,
@@ -213,6 +213,8 @@ def _position(place: RankPlace, trace: JobTrace, activity: Shares) -> TopRow:
 
 def _with_absence(findings: Sequence[RuleFinding], activity: Shares, ids: Sequence[str]) -> Shares:
     """A rank that never arrived is in no exchange: those that wait in the finding wait for it."""
+    if activity.late is None or activity.waiting is None:
+        return activity
     late = dict(activity.late)
     for finding in findings:
         share = max((activity.waiting.get(ids[p], 0.0) for p in finding.waiting), default=0.0)
