@@ -38,11 +38,6 @@ OPERATIONS = 1_000_000
 """So many a browser holds; beyond, the page has the newest and all in flight, with a note."""
 
 
-def document(trace: JobTrace, *, source: bool = True) -> bytes:
-    """The content of the page, packed; ``source``: with the text of the program's lines."""
-    return _Content(trace, source=source).pack()
-
-
 def shown(trace: JobTrace) -> pl.DataFrame:
     """The operations that the page holds, by begin: the newest, and all in flight."""
     table = trace.operations
@@ -81,6 +76,7 @@ class _Content:
         self._keys: _Numbered = {}
 
     def pack(self) -> bytes:
+        """For the page, in letters that HTML leaves as they are."""
         columns = Columns()
         self._operations(columns)
         self._collectives(columns)
@@ -101,12 +97,7 @@ class _Content:
             ],
             "findings": [self._finding(one) for one in self._findings],
             "groups": [
-                {
-                    "label": group_words(one, trace),
-                    "kind": _kind(one),
-                    "name": one.name,
-                    "ranks": one.ranks,
-                }
+                {**_kind(one), "label": group_words(one, trace), "ranks": one.ranks}
                 for one in trace.groups
             ],
             "said": [
@@ -121,13 +112,9 @@ class _Content:
 
     def _process(self, index: int) -> dict[str, Any]:
         one, end = self._trace.processes[index], self._case.evidence.ends[index]
+        names = ("label", "rank", "role", "host", "pid", "attempt")
         return {
-            "label": one.label,
-            "rank": one.rank,
-            "role": one.role,
-            "host": one.host,
-            "pid": one.pid,
-            "attempt": one.attempt,
+            **{name: getattr(one, name) for name in names},
             "id": self._trace.short_ids[index],
             "state": end.state,
             "word": state(end),
@@ -229,18 +216,13 @@ class _Content:
         rows = table.join(members.select("exchange").unique(), on="exchange", how="semi").sort(
             "exchange"
         )
-        again = members.select(
-            pl.col("exchange").replace_strict(
-                {old: new for new, old in enumerate(rows["exchange"].to_list())},
-                return_dtype=pl.UInt32,
-            ),
-            "index",
-        )
+        numbered = rows.select("exchange", place=pl.int_range(pl.len()))
+        again = members.join(numbered, on="exchange", maintain_order="left")
         columns.add("ex_expected", rows["expected"])
         columns.add("ex_arrived", rows["arrived"])
         columns.add("ex_last", rows["last_process"])
         columns.add("ex_last_begin", rows["last_ns"] - self._start, delta=True, wide=True)
-        columns.add("member_ex", again["exchange"], delta=True)
+        columns.add("member_ex", again["place"], delta=True)
         columns.add("member_op", again["index"])
 
     def _messages(self, columns: Columns) -> None:
@@ -304,10 +286,11 @@ class _Content:
         }
 
 
-def _kind(group: Group) -> str:
-    """What groups of one sort share: their description, as ``mesh_tp``."""
+def _kind(group: Group) -> dict[str, str]:
+    """Its name, and what groups of one sort share: their description, as ``mesh_tp``."""
     described = group.desc and group.desc not in ("undefined", "default_pg")
-    return str(group.desc) if described and "0x" not in str(group.desc) else ""
+    kind = str(group.desc) if described and "0x" not in str(group.desc) else ""
+    return {"kind": kind, "name": group.name}
 
 
 SCRIPTS = (
@@ -333,7 +316,7 @@ def lines(trace: JobTrace, *, source: bool = True) -> Iterator[bytes]:
         page = page.replace(mark, text)
     before, _, after = page.partition("<!--trace-->")
     yield before.encode()
-    yield document(trace, source=source)
+    yield _Content(trace, source=source).pack()
     yield after.encode()
 
 
