@@ -232,34 +232,32 @@ def _messages(
             for end in ("source", "destination")
         )
         rows = pl.concat(of_end).unique("message")
-    about = _of_calls(trace, "kind", "signature").filter(pl.col("kind") == "message")
-    about = about.join(_sites(trace), on="call")
+    about = _of_calls(trace, "signature").join(_sites(trace), on="call")
+    site, open_ = pl.col("site"), IN_FLIGHT & ~pl.col("lost")
     ends = (
-        trace.operations.lazy().select("process", "number", "lost", "call").join(about, on="call")
-    )
-    for side in ("send", "recv"):
-        named = ends.select(
-            pl.col("process", "number", "lost", "signature", "site").name.prefix(f"{side}_")
+        exchanges.message_ends()
+        .join(about, on="call")
+        .sort("side", descending=True)  # the send first
+        .group_by("exchange", maintain_order=True)
+        .agg(
+            pl.col("signature").first(),
+            site.first().alias("_from"),
+            site.last().alias("_to"),
+            pl.col("end_ns").max(),
+            (open_ | pl.col("error").is_not_null()).any().alias("unusual"),
+            (pl.len() < 2).alias("_alone"),
         )
-        rows = rows.join(named, on=[f"{side}_process", f"{side}_number"], how="left")
-    sites = ("send_site", "recv_site")
-    over = [
-        pl.col(f"{side}_end_ns").is_not_null() | pl.col(f"{side}_lost").fill_null(False)
-        for side in ("send", "recv")
-    ]
-    failed = pl.col("send_error").is_not_null() | pl.col("recv_error").is_not_null()
-    alone = pl.col("send_begin_ns").is_null() | pl.col("recv_begin_ns").is_null()
+    )
+    alone = pl.col("_alone") & (pl.col("first_ns") > dropped_ns)
+    like = ("tag", "signature", "_from", "_to")
     return (
-        rows.with_columns(signature=pl.coalesce("send_signature", "recv_signature"))
+        rows.join(ends, left_on="message", right_on="exchange", how="left", maintain_order="left")
         .with_columns(
             kind=pl.lit(MESSAGE),
             item="message",
-            end_ns=pl.max_horizontal("send_end_ns", "recv_end_ns"),
-            signature=pl.struct(
-                "group", "source", "destination", "tag", "signature", *sites
-            ).hash(),
-            family=pl.struct("tag", "signature", *sites).hash(),
-            unusual=(alone & (pl.col("first_ns") > dropped_ns)) | failed | ~(over[0] & over[1]),
+            signature=pl.struct("group", "source", "destination", *like).hash(),
+            family=pl.struct(*like).hash(),
+            unusual=pl.col("unusual") | alone,
         )
         .collect()
     )

@@ -116,10 +116,11 @@ class Maker:
         collectives, messages, steps = (
             chosen.filter(kind=kind)["item"] for kind in (COLLECTIVE, MESSAGE, LOCAL)
         )
-        matched = exchanges.messages[messages].with_columns(item="message")
+        ends = exchanges.message_ends().filter(pl.col("exchange").is_in(messages.implode()))
         tables = {
             COLLECTIVE: exchanges.participants(collectives).with_columns(item="exchange"),
-            MESSAGE: pl.concat([self._ends(matched, "send"), self._ends(matched, "recv")]),
+            # The send comes first.
+            MESSAGE: ends.sort("side", descending=True).with_columns(item="exchange").collect(),
             LOCAL: plan.locals.filter(pl.col("item").is_in(steps.implode())),
         }
         ops = together(
@@ -132,15 +133,11 @@ class Maker:
         for row in exchanges.collectives[collectives].iter_rows(named=True):
             key = COLLECTIVE, row["exchange"]
             rows[key] = self._collective(row, ops[key], within)
-        for row in matched.iter_rows(named=True):
-            key = MESSAGE, row["item"]
+        for row in exchanges.messages[messages].iter_rows(named=True):
+            key = MESSAGE, row["message"]
             rows[key] = self._message(row, ops[key], within)
         rows |= {key: self._step(those) for key, those in ops.items() if key[0] == LOCAL}
         return dict(zip(wanted, (rows[key] for key in chosen.iter_rows()), strict=True))
-
-    def _ends(self, messages: pl.DataFrame, side: str) -> pl.DataFrame:
-        keys = messages.select("item", process=f"{side}_process", number=f"{side}_number")
-        return keys.join(self.trace.operations, on=["process", "number"])
 
     def _collective(
         self, row: Operation, arrived: Sequence[Operation], within: Mapping[tuple[int, int], str]

@@ -327,23 +327,23 @@ def _arrows(exchanges: Exchanges, where: pl.DataFrame) -> pl.DataFrame:
     A message leads from its send to its receive. A collective leads from the last to arrive to all
     others in it, also to those in flight: they are in the same one, whether or not all have come.
     """
-    messages = exchanges.messages.filter(
-        pl.col("send_begin_ns").is_not_null() & pl.col("recv_begin_ns").is_not_null()
-    )
-    sent = [
-        messages.with_row_index("id", offset=1).select(
-            "id",
-            pl.col(f"{side}_process").alias("process"),
-            pl.col(f"{side}_number").alias("number"),
+    sends = pl.col("side") == "send"
+    sent = (
+        exchanges.message_ends()
+        .filter(pl.col("other_ns").is_not_null())
+        .select(
+            (pl.col("exchange") + 1).alias("id"),
+            "process",
+            "number",
             what=pl.lit("message"),
-            leaves=pl.lit(side == "send"),
-            from_process="send_process",
-            came_ns="send_begin_ns",
+            leaves=sends,
+            from_process=pl.when(sends).then("process").otherwise("other"),
+            came_ns=pl.when(sends).then("begin_ns").otherwise("other_ns"),
         )
-        for side in ("send", "recv")
-    ]
+        .collect()
+    )
     joined = exchanges.participants().select(
-        (pl.col("exchange") + messages.height + 1).alias("id"),
+        (pl.col("exchange") + exchanges.messages.height + 1).alias("id"),
         "process",
         "number",
         what=pl.lit("collective"),
@@ -354,7 +354,7 @@ def _arrows(exchanges: Exchanges, where: pl.DataFrame) -> pl.DataFrame:
     following = pl.col("begin_ns").shift(-1).over("track", order_by="begin_ns")
     places = where.with_columns((following < pl.col("until_ns")).fill_null(False).alias("crowded"))
     return (
-        pl.concat([*sent, joined], how="vertical_relaxed")
+        pl.concat([sent, joined], how="vertical_relaxed")
         .sort("id", ~pl.col("leaves"), maintain_order=True)
         .join(places, on=["process", "number"], maintain_order="left")
         .select(
