@@ -51,7 +51,7 @@ class Difference:
     summary: str
 
 
-class _Run(NamedTuple):
+class _ComparedRun(NamedTuple):
     """One run, and what its ranks do in their groups."""
 
     trace: Trace
@@ -117,7 +117,9 @@ class Diff:
         """All of them, the first divergence of each group first."""
         streams = Streams(self._traces[0].model), Streams(self._traces[1].model)
         a, b = (
-            _Run(trace, of, {key: side for key, side in side_of.items() if self._asked(key[0])})
+            _ComparedRun(
+                trace, of, {key: side for key, side in side_of.items() if self._asked(key[0])}
+            )
             for trace, of, side_of in zip(self._traces, streams, sides(*streams), strict=True)
         )
         differing: dict[DifferenceFacts, list[tuple[int, Slower | None]]] = defaultdict(list)
@@ -160,7 +162,9 @@ class Diff:
         return f"<disttrace.Diff: {len(self.differences)} differences>"
 
 
-def _facts(a: _Run, b: _Run, key: Key, one: align.StreamDifference) -> DifferenceFacts:
+def _facts(
+    a: _ComparedRun, b: _ComparedRun, key: Key, one: align.StreamDifference
+) -> DifferenceFacts:
     there, here = one.places
     calls = (
         None if there is None else a.call(key, there),
@@ -177,7 +181,7 @@ def _facts(a: _Run, b: _Run, key: Key, one: align.StreamDifference) -> Differenc
     )
 
 
-def _slower(a: _Run, b: _Run, key: Key) -> Iterator[tuple[DifferenceFacts, Slower]]:
+def _slower(a: _ComparedRun, b: _ComparedRun, key: Key) -> Iterator[tuple[DifferenceFacts, Slower]]:
     """The calls of a rank in a group that take longer in the second run."""
     before, after = a.places(key), b.places(key)
     for token in filter(before.__contains__, after):
@@ -195,7 +199,7 @@ def _slower(a: _Run, b: _Run, key: Key) -> Iterator[tuple[DifferenceFacts, Slowe
         yield differing, Slower(first, second, *_waits(b, b.streams.of[key], here))
 
 
-def _waits(run: _Run, stream: Stream, places: Sequence[int]) -> tuple[int, int | None]:
+def _waits(run: _ComparedRun, stream: Stream, places: Sequence[int]) -> tuple[int, int | None]:
     """The median of what operations wait (ns), and mostly for which rank."""
     numbers = [stream.numbers[place] for place in places]
     rows = run.trace.waits.parts.filter(
@@ -207,7 +211,7 @@ def _waits(run: _Run, stream: Stream, places: Sequence[int]) -> tuple[int, int |
     return round(median(rows["wait_ns"])), run.trace.model.processes[mode(by)].rank
 
 
-def _alone(name: str, run: _Run, other: _Run) -> Iterator[Difference]:
+def _alone(name: str, run: _ComparedRun, other: _ComparedRun) -> Iterator[Difference]:
     """Ranks and groups of one run alone."""
     ranks, others = ({rank for rank, _ in one.sides} for one in (run, other))
     if only := tuple(sorted(ranks - others)):
