@@ -84,7 +84,7 @@ class LogLine:
 _TEXTS = ("log", "message", "msg", "textPayload", "text", "event", "line", "exc_info", "exception",
           "stack_info", "traceback")  # fmt: skip
 _TIMES = ("time", "timestamp", "@timestamp", "ts")
-_TIME = re.compile(r".*:.*|1\d{9}(?:\.\d{1,9})?")
+_TIME = re.compile(r"\A.*:.*|1\d{9}(?:\.\d{1,9})?")
 
 
 def plain(text: str) -> list[str]:
