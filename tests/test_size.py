@@ -30,9 +30,9 @@ ROOMS: dict[str, int] = {
     "disttrace/testing": 890,
     "viewer/disttrace_viewer": 100,
     "viewer/disttrace_viewer/analysis": 4_060,
-    "viewer/disttrace_viewer/api": 2_100,
+    "viewer/disttrace_viewer/api": 1_950,
     "viewer/disttrace_viewer/attach": 680,
-    "viewer/disttrace_viewer/commands": 1_100,
+    "viewer/disttrace_viewer/commands": 1_050,
     "viewer/disttrace_viewer/companion": 6_490,
     "viewer/disttrace_viewer/diagnosis": 1_920,
     "viewer/disttrace_viewer/evidence": 3_070,
@@ -43,7 +43,7 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/replay": 610,
     "viewer/disttrace_viewer/states": 1_860,
     "viewer/disttrace_viewer/trace": 1_290,
-    "viewer/disttrace_viewer/views": 5_050,
+    "viewer/disttrace_viewer/views": 4_660,
     "viewer/disttrace_viewer/wording": 880,
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
