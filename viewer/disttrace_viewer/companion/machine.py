@@ -64,6 +64,7 @@ _TROUBLES = (
     (HOST, r"hard LOCKUP on|\[Hardware Error\]: .{0,200}(?:Uncorrected|fatal)|EDAC .{0,200} UE "),
 )
 """Of what a line tells by the first of these that it has."""
+_PATTERNS = [(where, re.compile(pattern)) for where, pattern in _TROUBLES]
 BENIGN = frozenset({45, 63, 92, 106, 154})
 """Xids of what ended already, was repaired, or only counts (NVIDIA's catalogue of Xids)."""
 OF_LINKS = frozenset({74, *range(144, 151)})
@@ -105,7 +106,7 @@ def read_kernel_log(log: str, since_s: float, boot_s: float) -> list[HostTrouble
 
 
 def _told_by(line: str, at_s: float) -> HostTrouble | None:
-    found = ((where, re.search(pattern, line)) for where, pattern in _TROUBLES)
+    found = ((where, pattern.search(line)) for where, pattern in _PATTERNS)
     where, match = next(((where, match) for where, match in found if match), ("", None))
     if match is None:
         return None
