@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from disttrace.capture.objects.works import Works
+from disttrace.journal import originals
 from disttrace.journal.writer import JournalWriter
 from disttrace.recording.recorder import Recorder
 from support.cores import CORES, EACH_CORE
@@ -54,6 +57,25 @@ def test_writes_nothing_before_the_first_record(bench: Bench) -> None:
     bench.recorder.threads.state  # noqa: B018
     bench.recorder.close()
     assert not bench.folder.exists()
+
+
+def test_one_thread_opens_the_journal_on_a_slow_disk(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening takes longer than another thread waits for a lock whose owner stands still."""
+    monkeypatch.setattr(originals, "PATIENCE_S", 0.05)
+    recorder, opened = bench.recorder, bench._open
+
+    def slowly() -> JournalWriter:
+        time.sleep(0.5)
+        return opened()
+
+    recorder._open_journal = slowly
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: recorder.begin(recorder.threads.state, call(recorder)), range(3)))
+    recorder.close()
+    assert (bench.opened, bench.failures) == (1, [])
+    assert sum("b" in record for record in bench.journal().records) == 3
 
 
 def test_questions_to_a_store_are_not_counted(bench: Bench) -> None:
