@@ -367,3 +367,22 @@ def test_who_is_ahead_in_turns_is_not_named_while_others_are_at_work(tmp_path: P
     found = [f for f in findings(tmp_path) if f.culprits]
     assert found
     assert all(ranks(tmp_path, one.culprits) == [1] for one in found)
+
+
+def test_who_is_behind_in_turns_and_asks_for_a_lock_is_not_named(tmp_path: Path) -> None:
+    """Rank 1 has the lock and goes on to the next turn; rank 0 cannot before it is given back."""
+    for journal, _ in alive(steps(tmp_path, 2)):
+        rank = journal.rank or 0
+        for n in range(2 + rank):
+            key = f"CUDASymmetricMemory/{n}/{rank}"
+            journal.run(journal.store_call("set", 40), t=(150 + n) * MS + rank, d=MS // 2, k=key)
+        if rank == 0:
+            take = journal.store_call("compare_set", 61)
+            for n in range(1, 100):
+                journal.run(take, n * S // 5, MS, k="lock")
+        else:
+            journal.begin(journal.store_call("get", 50), 190 * MS, k="CUDASymmetricMemory/2/0")
+    found = findings(tmp_path)
+    assert [one.kind for one in found] == ["store_key_missing"]
+    assert found[0].culprits == ()
+    assert "rank 0 asks again and again (store.compare_set" in found[0].summary

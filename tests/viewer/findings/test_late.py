@@ -64,6 +64,9 @@ def test_what_was_noted_before_other_work_says_nothing(tmp_path: Path) -> None:
 def test_who_broke_since_the_others_had_gone_is_told_where_it_was_before(tmp_path: Path) -> None:
     """Its own operation is another one, and its error is about those who were gone."""
     for journal, group in late(tmp_path, 3):
+        there = journal.stack(("loader.py", 7, "load"))
+        for half in range(7, 28):  # noted anew whenever another thread of it does something
+            journal.record(at=half * S // 2, h=0, k=there)
         send = journal.message(group, "send", peer=0)
         journal.break_off(send, 14 * S, MS, 15 * S, q=1, refused=True)
     found = finds(tmp_path, "missing_participant", [1])

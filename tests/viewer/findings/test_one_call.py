@@ -200,20 +200,26 @@ def test_parameters_one_rank_does_not_pass_are_named(tmp_path: Path, op: str, ow
     assert found.summary.endswith(f" Rank 1 passes no {what}{lacking}, which others do{beyond}.")
 
 
-def test_the_first_module_that_ranks_did_not_call_for_together_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("helpers", [(9, 9), (8, 9)], ids=["", "by a helper of its own"])
+def test_the_first_module_that_ranks_did_not_call_for_together_is_told(
+    tmp_path: Path, helpers: Sequence[int]
+) -> None:
     """Rank 1 leaves out the third layer, which is of the fourth one's size: later one breaks."""
     for journal, group in alive(steps(tmp_path, 2, count=0)):
-        layers = [0, 1, 3, 3, 1, 0] if journal.rank else [0, 1, 2, 3, 3, 2]
-        for number, layer in enumerate(layers, 1):
-            last, t = number == len(layers), (100 + number) * MS
-            op = "reduce_scatter_tensor" if last and journal.rank else "all_gather_into_tensor"
+        rank = journal.rank or 0
+        log = journal.collective(group, stack=journal.stack(("train.py", helpers[rank], "log")))
+        journal.run(log, 90 * MS, MS, q=1)
+        layers = [0, 1, 3, 3, 1, 0] if rank else [0, 1, 2, 3, 3, 2]
+        for number, layer in enumerate(layers, 2):
+            last, t = number > len(layers), (100 + number) * MS
+            op = "reduce_scatter_tensor" if last and rank else "all_gather_into_tensor"
             call = of_module(journal, group, op, "up.weight", layer)
             begun = journal.begin(call, t, q=number)
             if not last:
                 journal.end(begun, MS // 2)
     found = only([*diagnose(tmp_path).found])
     told = (
-        "To #3 of the default group, from which on modules differ, came rank 0 by all_gather_into"
+        "To #4 of the default group, from which on modules differ, came rank 0 by all_gather_into"
     )
     assert told in found.summary
     assert "_tensor of layers.2 at " in found.summary

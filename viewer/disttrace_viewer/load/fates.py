@@ -26,6 +26,8 @@ class Signs:
     """By thread: when, and the number of the stack (0: none)."""
     samples: MutableSequence[tuple[int, int]] = field(default_factory=list)
     """Of the main thread, in the order of the file."""
+    thinned: bool = False
+    """Of samples in a row that have one stack only the first and the last are kept."""
     first: dict[tuple[int, int], int] = field(default_factory=dict)
     """By thread and number of the stack, when it was first seen there."""
 
@@ -40,16 +42,23 @@ class Signs:
             sample = (t, record.get("k", 0))
             self.first.setdefault((thread, sample[1]), t)
             if thread == 0:
-                self.samples.append(sample)
+                self._sampled(sample)
             if t >= self.stands.get(thread, sample)[0]:
                 self.stands[thread] = sample
         self.last_t = max(self.last_t, t)
+
+    def _sampled(self, sample: tuple[int, int]) -> None:
+        kept = self.samples
+        if self.thinned and len(kept) > 1 and kept[-2][1] == kept[-1][1] == sample[1]:
+            kept.pop()
+        kept.append(sample)
 
     def join(self, later: Signs) -> None:
         self.last_t = max(self.last_t, later.last_t)
         if later.beat is not None:
             self.beat = max(later.beat, self.beat or 0)
-        self.samples.extend(later.samples)
+        for sample in later.samples:
+            self._sampled(sample)
         self.first = {**later.first, **self.first}
         for thread, stand in later.stands.items():
             if stand[0] >= self.stands.get(thread, stand)[0]:

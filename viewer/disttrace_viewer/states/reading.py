@@ -70,7 +70,9 @@ class Reading:
 
     definitions: Definitions
     count: int = 0
-    signs: Signs = field(default_factory=lambda: Signs(samples=deque(maxlen=MOST_STOOD)))
+    signs: Signs = field(
+        default_factory=lambda: Signs(samples=deque(maxlen=MOST_STOOD), thinned=True)
+    )
     open: dict[int, Record] = field(default_factory=dict)
     newest: dict[tuple[int, int], Record] = field(default_factory=dict)
     """By thread and call."""

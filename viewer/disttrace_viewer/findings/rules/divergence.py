@@ -143,7 +143,8 @@ def _parted_before(
     case: Case, stream: Stream, number: int, *, of_modules: bool
 ) -> tuple[int, list[tuple[Place, list[int]]]]:
     """The first collective before ``number`` to which members came by different lines, as they did
-    to the last one, with the members of each; none where a line was new to those of another."""
+    to the last one, with the members of each; none where a line was new to those of another.
+    ``of_modules``: the first of FSDP's, whatever lines the program's own calls were made at."""
     nothing: tuple[int, list[tuple[Place, list[int]]]] = (number, [])
     group = case.trace.groups[stream[0] or 0]
     members = [m.process for m in group.members]
@@ -159,17 +160,24 @@ def _parted_before(
     of_call = {index: place_of(call) for index, call in calls.items()}
     for of in (of_call, called_from(calls, of_call)):  # else where a helper was called
         places = [[of[called[p][at].index] for p in members] for at in range(before)]
-        at = next((at for at, here in enumerate(places) if len({*here}) > 1), before)
+        differ = (at for at, here in enumerate(places) if len({*here}) > 1)
+        at = next(
+            (at for at in differ if not of_modules or any(map(_of_module, places[at]))), before
+        )
         if at < before:
             break
     known = {here[0] for here in places[:at]}
     if at == before:
         return nothing
     ended = len({*places[-1]}) == 1 or not known.issuperset(places[at])
-    if ended if not of_modules else any(" of " not in named for named, _ in places[at]):
+    if ended if not of_modules else not all(map(_of_module, places[at])):
         return nothing
     sides = together(zip(places[at], members, strict=True))
     return first + at, sorted(sides.items(), key=lambda side: -len(side[1]))
+
+
+def _of_module(place: Place) -> bool:
+    return " of " in place[0]
 
 
 def _came_to(case: Case, finding: RuleFinding, stream: Stream) -> int | None:

@@ -10,7 +10,7 @@ from disttrace_viewer.analysis.out_of_step import MOST_SHIFT
 from disttrace_viewer.analysis.process_ends import CLEAN, TOGETHER_NS
 from disttrace_viewer.analysis.sample import STAND_IN, Course, Site, site, together
 from disttrace_viewer.evidence.recorded import DRAINING
-from disttrace_viewer.evidence.wait import COLLECTIVE, RENDEZVOUS, Wait, Waits
+from disttrace_viewer.evidence.wait import COLLECTIVE, RENDEZVOUS, Wait, Waits, given_up_ns
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import late_arrivals, outside, swallowed, unmatched
@@ -160,7 +160,8 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
             " be ahead of them, or they passed this call over."
         )
     failure = next((f for s in sinks for f in outside.failed_threads(case, s)), None)
-    if failure is not None:
+    over_ns = given_up_ns([wait.op])
+    if failure is not None and (over_ns is None or failure.t_ns <= over_ns):
         return f"Read the exception of its thread first: {outside.raised(failure)}."
     if not sinks:
         return "See whether these ranks were started, and whether their journals were collected."

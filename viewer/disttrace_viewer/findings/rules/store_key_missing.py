@@ -100,7 +100,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     behind = [w for w in inside if w.behind is not None]
     series = [] if is_late or behind else _of_its_form(case, wait)
     turns = None if is_late or behind or wait.polled else setters.turns(key)
-    odd, past = _odd(case, key, who) if turns else ([], None)
+    odd, past = _odd(case, key, who, wait.op.begin_ns) if turns else ([], None)
     near = None if series or odd else _near(case, op, key)
     before = setters.set_by.get(key)
     if wait.polled and near is not None and NUMBER.sub("#", near[0]) == NUMBER.sub("#", key[1]):
@@ -304,7 +304,7 @@ def _series(trace: JobTrace, series: Sequence[Wait]) -> str:
     return f"; {sentences.sides(trace, reported, 'waits for', 'wait for')}" * bool(series)
 
 
-def _odd(case: Case, key: Key, who: Sequence[int]) -> tuple[list[int], Wait | None]:
+def _odd(case: Case, key: Key, who: Sequence[int], since_ns: int) -> tuple[list[int], Wait | None]:
     """Who is behind the turns of the others, or ahead of them: who has to set ``key``, unless that
     one waits for others. If it waits for some of those that wait for ``key``, where most members
     have come to the exchange, they left that out; where it came alone, it is the odd one.
@@ -313,8 +313,9 @@ def _odd(case: Case, key: Key, who: Sequence[int]) -> tuple[list[int], Wait | No
     while (turns := case.setters.turns(key)) and (setter := turns[0]) not in seen:
         seen.add(setter)
         wait = next(iter(case.of_process.get(setter, ())), None)
-        if wait is None:
-            return [setter], None
+        if wait is None:  # who asks a store again and again waits as well
+            polls = case.at_work(setter, since_ns)
+            return [] if polls is not None and polls.call.kind == "store" else [setter], None
         if wait.kind == KEY:
             key = str(wait.exchange[1]), str(wait.exchange[2])  # type: ignore[index]
         elif not {*who}.issuperset(wait.targets):
