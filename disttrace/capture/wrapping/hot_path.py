@@ -25,7 +25,7 @@ from disttrace import errors, foreign, redact
 from disttrace.capture.calls.call_site import CallTable
 from disttrace.capture.calls.operations import DATA, NOTHING, OUT_IN, PEER, ROOTED, Method
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Args, Begin, Function, Kwargs, Part, wrap
+from disttrace.capture.wrapping.wrappers import NO_OBJECT, Args, Begin, Function, Kwargs, Part, wrap
 from disttrace.foreign import ours
 from disttrace.patching import rename
 from disttrace.recording.core import PLAIN
@@ -298,7 +298,7 @@ def waiting(part: Part, original: Function, owner: type, name: str) -> Function:
     any_wait = wrap(part, original, begin, returned, owner=owner, name=name, alone=alone, above=1)
     rename(any_wait, name, owner)
 
-    def wait(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def wait(self: Any = NO_OBJECT, /, *args: Any, **kwargs: Any) -> Any:
         try:  # around all of it: an exception of the other wait passes this frame, too
             thread = threads.state
             operation = thread.waited[-1] if thread.waited else None

@@ -67,6 +67,10 @@ class Part:
             self.fail(ours, operation)
 
 
+NO_OBJECT = object()
+"""In the place of the first argument of a call that has none: the original refuses it."""
+
+
 def wrap(
     part: Part,
     original: Function,
@@ -92,8 +96,10 @@ def wrap(
     threads, overrides = core.threads, _overriding(owner, name, direct)
     elsewhere = functools.partial(_elsewhere, original)
 
-    def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(self: Any = NO_OBJECT, /, *args: Any, **kwargs: Any) -> Any:
         try:
+            if self is NO_OBJECT:
+                return original(**kwargs)
             thread = threads.state
             inside = thread.inside
             try:
@@ -159,9 +165,11 @@ def compose(
     """The wrapper of what issues several operations: those are children of the one that ``enter``
     begins; ``left(operation, result, *arguments)`` is called once it is over."""
 
-    def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(self: Any = NO_OBJECT, /, *args: Any, **kwargs: Any) -> Any:
         operation = None
         try:
+            if self is NO_OBJECT:
+                return original(**kwargs)
             try:
                 if enter is not None:
                     operation = capture.guard(part, enter, self, args, kwargs, _frame(1))
