@@ -33,13 +33,20 @@ def late(folder: Path, seen_s: float) -> Iterator[tuple[Journal, int]]:
             journal.lose(group, 200 * MS, 6 * S, TIMED_OUT, fails=7 * S)
 
 
-@pytest.mark.parametrize("seen_s", [2.0, 0.15])
-def test_a_late_rank_is_told_where_it_was(tmp_path: Path, seen_s: float) -> None:
-    """Noted while they waited; or before that, and it had not moved since."""
+@pytest.mark.parametrize(
+    ("seen_s", "told"),
+    [
+        (2.0, "last seen at loader.py:7 in load until then."),
+        (0.15, "last seen at loader.py:7 in load until then."),
+        (8.0, "at loader.py:7 in load 1.8 s after that."),
+    ],
+)
+def test_a_late_rank_is_told_where_it_was(tmp_path: Path, seen_s: float, told: str) -> None:
+    """Noted while they waited; before that, and it had not moved since; or when they had gone."""
     for journal, group in late(tmp_path, seen_s):
         come_late(journal, group)
     found = finds(tmp_path, "missing_participant", [1])
-    assert found.summary.endswith("; rank 1 was last seen at loader.py:7 in load until then.")
+    assert found.summary.endswith(f"; rank 1 was {told}")
     assert (found.locations[0].file, found.locations[0].line) == ("loader.py", 7)
 
 

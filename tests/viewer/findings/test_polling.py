@@ -338,6 +338,21 @@ def test_who_communicates_with_others_may_come_yet(tmp_path: Path, stops: bool) 
     assert (told in found.summary) is not stops
 
 
+def test_who_has_a_lock_that_somebody_wants_is_named(tmp_path: Path) -> None:
+    """Rank 0 took it by ``compare_set`` and never gives it back; rank 1 tries again and again."""
+    for journal, _ in alive(steps(tmp_path, 2), UNTIL_S):
+        if journal.rank == 0:
+            journal.run(journal.store_call("compare_set", 60), 200 * MS, MS, k="lock")
+            journal.stand(3 * S, "/src/train.py", 70, "save")
+        else:
+            take = journal.store_call("compare_set", 61)
+            for n in range(2, 5 * UNTIL_S):
+                journal.run(take, n * S // 5, MS, k="lock")
+    found = finds(tmp_path, "store_key_missing", [], certainty="likely")
+    assert "rank 0 has it since its store.compare_set at train.py:60" in found.summary
+    assert (found.hint or "").startswith("Find why it never gives the lock back")
+
+
 def test_whoever_asks_a_store_is_looked_at_there(tmp_path: Path) -> None:
     """Rank 1 kept a lock, and is in the last barrier, where others, who ask for it, never came."""
     for journal, group in alive(steps(tmp_path, 3), UNTIL_S):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from disttrace.journal.code_files import is_library
-from disttrace.journal.format import COLLECTIVE
+from disttrace.journal.format import COLLECTIVE, COMPOSED
 from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT
 from disttrace_viewer.analysis.sample import frame, innermost, inside, latest_samples, together
@@ -289,6 +289,22 @@ class Evidence(Endings):
             return None
         return CodeLocation.at(process, where)
 
+    def stood_after(
+        self, process: int, since_ns: int, until_ns: int
+    ) -> tuple[CodeLocation, int] | None:
+        """Where the main thread was first seen, and when, in a span in which it began nothing."""
+        samples = self.trace.processes[process].samples
+        first = next((s for s in samples if since_ns < s.t_ns <= until_ns), None)
+        where = None if first is None else innermost(first.stack)
+        if first is None or where is None:
+            return None
+        at = first.t_ns
+        for op in self.sample.of_process.get(process, ()):
+            inside = op.begin_ns <= at and (op.end_ns or at) > since_ns
+            if op.thread == 0 and inside and op.call.kind != COMPOSED:
+                return None
+        return CodeLocation.at(process, where), at
+
     @cached_property
     def samples(self) -> Mapping[int, StackSample]:
         """Where the main thread of each process stands, if that was noted since it did anything."""
@@ -357,8 +373,9 @@ def _around(op: Op, broken: Iterable[Op]) -> Op:
     around = [
         other
         for other in broken
-        if (other.call.kind, other.process, other.thread) == ("constructor", op.process, op.thread)
+        if other.call.kind == "constructor"
         and op.call.origin == "c++"
+        and (other.process, other.thread) == (op.process, op.thread)
         and other.begin_ns <= op.begin_ns
         and (other.end_ns or 0) >= (op.end_ns or 0)
     ]

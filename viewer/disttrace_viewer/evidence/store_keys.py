@@ -200,6 +200,18 @@ class Setters:
                 found[key] = gone[-1]
         return found
 
+    def holder(self, key: Key) -> Op | None:
+        """Who has a lock: the first to have come through a ``compare_set`` of the key since it was
+        deleted last, where nothing else ever set it. Whether one succeeded is not on record, but
+        the first that found no value did, and all others waited for that one to be gone.
+        """
+        deletes = [op for op in self._of_key.get(key, ()) if op.call.op == "store.delete_key"]
+        begun, sets = max((op.end_ns or 0 for op in deletes), default=0), self._sets.get(key, ())
+        if any(op.call.op != "store.compare_set" for op in sets):
+            return None
+        through = [op for op in sets if op.end_ns is not None and op.begin_ns >= begun]
+        return min(through, key=lambda op: op.end_ns or 0, default=None)
+
     @cached_property
     def _forms(self) -> Mapping[tuple[str | None, str], Mapping[int, list[list[str]]]]:
         """By form: the numbers in the keys that each process set."""

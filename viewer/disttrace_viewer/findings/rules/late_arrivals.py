@@ -32,9 +32,13 @@ def held_up_by(case: Case, wait: Wait) -> dict[int, Held]:
         if by is not None:
             found[process] = by
             todo += [(op.process, op.begin_ns) for op in by.by]
-    for process, _ in wait.lateness:
-        if process not in found and (at := where(case, wait, process)) is not None:
+    for process, by_ns in wait.lateness:
+        if process in found:
+            continue
+        if (at := where(case, wait, process)) is not None:
             found[process] = Held(None, (), at)
+        elif seen := case.evidence.stood_after(process, over_ns, over_ns + by_ns):
+            found[process] = Held(None, (), seen[0], seen[1] - over_ns)
     return found
 
 
@@ -122,19 +126,24 @@ class Held:
     by: tuple[Op, ...]
     at: CodeLocation | None = None
     """Where it stood, without ``op``."""
+    after_ns: int | None = None
+    """It was seen there only so long after the others had given up."""
 
 
 def words(case: Case, held: Mapping[int, Held]) -> str:
     """What held these processes up, to follow a sentence: empty if nothing did."""
     trace, parts = case.trace, []
     for process, one in sorted(held.items()):
-        label = trace.processes[process].label
         if one.op is None:
-            seen = "" if one.at is None else sentences.is_at(one.at)
-            parts.append(f"; {label} was last seen at {seen} until then")
+            if one.at is not None:
+                seen = f"was last seen at {sentences.is_at(one.at)} until then"
+                if one.after_ns is not None:
+                    later = sentences.span(one.after_ns)
+                    seen = f"was at {sentences.is_at(one.at)} {later} after that"
+                parts.append(f"; {trace.processes[process].label} {seen}")
             continue
         by = sentences.processes(trace, sorted({op.process for op in one.by}))
         waited = f"waited for {by}" if one.by else "was"
         name = sentences.operation(trace, one.op, case.evidence.within(one.op))
-        parts.append(f"; {label} {waited} in {name} until then")
+        parts.append(f"; {trace.processes[process].label} {waited} in {name} until then")
     return "".join(parts)

@@ -121,7 +121,14 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     became, found = _became(case, wait.process, key, closest)
     held = [] if behind or near or before or found else _held_up(case, wait, who)
     if wait.polled:
+        holder = setters.holder(key) if op.call.op == "store.compare_set" else None
         hint = POLLED_HINT
+        if holder is not None and holder.process not in who:
+            hint = "Find why it never gives the lock back: a delete_key left out, or an exception."
+            closest = (
+                f"; {trace.processes[holder.process].label} has it since its {holder.call.op} at"
+                f" {sentences.line(holder)}, and no process has deleted it since"
+            )
         summary = (
             f"{subject} {have} asked for {names} again and again for {age} ({op.call.op} at {at})"
             f"{closest}{doing}."
