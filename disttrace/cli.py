@@ -63,6 +63,7 @@ GROUPS: Mapping[str, tuple[Command, ...]] = {
         Command("run", "disttrace.commands.run", "run a command and trace it"),
         Command("info", "disttrace.commands.info", "versions, settings, what can be captured"),
         Command("mcp", "disttrace_viewer.commands.mcp", "an MCP server for agents, on stdio"),
+        Command("completion", "disttrace.completion", "completion for a shell"),
     ),
 }
 COMMANDS: tuple[Command, ...] = tuple(row for rows in GROUPS.values() for row in rows)

@@ -79,6 +79,22 @@ def test_a_wrong_option_is_a_sentence(
     assert capsys.readouterr().err == f"disttrace: {sentence}\n"
 
 
+def test_completion_knows_every_command_and_option() -> None:
+    """The script for bash completes commands, options and their values."""
+    script = disttrace("completion", "bash")[1]
+    lines = [
+        "COMP_CWORD=1 COMP_WORDS=(disttrace dia); _disttrace; echo ${COMPREPLY[@]}",
+        "COMP_CWORD=2 COMP_WORDS=(disttrace stats --j); _disttrace; echo ${COMPREPLY[@]}",
+        "COMP_CWORD=3 COMP_WORDS=(disttrace stats --by l); _disttrace; echo ${COMPREPLY[@]}",
+    ]
+    told = subprocess.run(
+        ["bash", "-c", "\n".join([script, *lines])], capture_output=True, text=True, timeout=60
+    )
+    assert (told.stdout, told.stderr) == ("diagnose\n--job --json\nline\n", "")
+    for shell in ("zsh", "fish"):
+        assert "diagnose" in disttrace("completion", shell)[1]
+
+
 def test_a_missing_extra_is_a_sentence(tmp_path: Path) -> None:
     """Where no package is installed, the viewer's commands say how to get what they need."""
     outcome = python("-S", "-m", "disttrace", "view", str(tmp_path))

@@ -21,7 +21,10 @@ def fail(arguments):
 importlib.import_module(row.module).execute = fail
 sys.exit(cli.main(sys.argv[1:]))
 """
-NEEDED = {"diff": ["a", "b"], "reduce": ["-o", "states"], "serve": ["--prometheus"]}
+NEEDED = {
+    "completion": ["bash"], "diff": ["a", "b"], "reduce": ["-o", "states"],
+    "serve": ["--prometheus"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("row", cli.COMMANDS, ids=lambda row: row.name)

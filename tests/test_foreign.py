@@ -18,7 +18,7 @@ PROGRAM = Path(__file__).parent / "capture" / "programs" / "foreign.py"
 SOURCES = ROOT / "disttrace"
 # What runs in a process or a test of its own, or before anything is traced.
 OTHERS = (
-    *("foreign.py", "cli.py", "commands", "testing", "config.py", "api.py"),
+    *("foreign.py", "cli.py", "commands", "testing", "completion.py", "config.py", "api.py"),
     *("startup.py", "project.py", "journal/compiled.py", "journal/proc.py"),
     "lifecycle/detached.py",
 )
@@ -147,7 +147,7 @@ OURS = (
 )  # fmt: skip
 # Before anything of a program runs, and in processes of ours.
 BEFORE = (
-    *("cli.py", "commands", "testing", "startup.py", "project.py", "waiting.py"),
+    *("cli.py", "commands", "testing", "completion.py", "startup.py", "project.py", "waiting.py"),
     *("identity.py", "instrumentor.py", "integrations", "journal/compiled.py", "api.py"),
     "journal/standard_library.py",
 )

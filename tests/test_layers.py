@@ -45,6 +45,7 @@ RECORDER_ROOMS = (
     "commands/shell",
     "commands",
     "cli",
+    "completion",
     "__main__",
 )
 VIEWER_ROOMS = (
