@@ -161,7 +161,7 @@ def test_a_bad_archive_keeps_no_other_from_being_read(tmp_path: Path) -> None:
     bad.write_bytes(archive(tmp_path / "x.tar.gz", (named(JOURNAL), b"{}")).read_bytes()[:40])
     bomb = archive(tmp_path / "bomb.tgz", (named(JOURNAL), b"x" * (90 << 20)))
     good = archive(tmp_path / "good.tar.gz", (named(JOURNAL.replace("17", "18")), b"{}"))
-    with pytest.raises(ViewerError, match=r"bad.tar.gz was .*; .*bomb.tgz was .*Nothing of it"):
+    with pytest.raises(ViewerError, match=r"bad.tar.gz was .*; .*bomb.tgz was .* were used.*: 0"):
         archives.unpack(map(str, (bad, bomb, good)), str(tmp_path / "out"))
     assert files(tmp_path / "out") == {JOURNAL.replace("17", "18"): b"{}"}
 
@@ -227,7 +227,7 @@ def test_a_damaged_archive_is_a_sentence(tmp_path: Path, damage: str) -> None:
 
 @pytest.mark.parametrize("own", [True, False], ids=["collect", "tar"])
 def test_no_damaged_byte_gets_into_the_folder(tmp_path: Path, own: bool) -> None:
-    """Wherever one byte is wrong, or all that follow are missing, all or nothing is written."""
+    """Wherever one byte is wrong or all others are missing, what is written is what was packed."""
     source = tmp_path / "journals"
     source.mkdir()
     names = [JOURNAL.replace("17", str(pid)) for pid in range(20, 25)]
@@ -243,7 +243,7 @@ def test_no_damaged_byte_gets_into_the_folder(tmp_path: Path, own: bool) -> None
     else:
         archive(packed, *[(named(name), before[name]) for name in names])
     whole = packed.read_bytes()
-    kept: dict[str, set[int]] = {"wrong": set(), "cut": set()}
+    kept: dict[str, list[int]] = {"wrong": [], "cut": []}
     for at in range(10, len(whole), 3):
         manners = {"cut": whole[:at]}
         if at % 2:
@@ -255,8 +255,11 @@ def test_no_damaged_byte_gets_into_the_folder(tmp_path: Path, own: bool) -> None
                 archives.unpack([str(packed)], str(out))
             found = files(out)
             assert all(content == before[name] for name, content in found.items()), (manner, at)
-            kept[manner].add(len(found))
-    assert kept == {"cut": {0}, "wrong": {0, 5}}  # of gzip's own header some bytes say nothing
+            kept[manner].append(len(found))
+    # A file of ours is proven by what comes behind it, those of tar by the end alone.
+    assert (max(kept["cut"]) > 2) == own
+    assert max(kept["wrong"]) > 0
+    assert kept["cut"] == sorted(kept["cut"])
 
 
 def test_a_journal_that_changes_while_it_is_packed(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ make plausible.
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import re
 import shlex
@@ -47,9 +46,11 @@ _NAME = re.compile(
 )
 """Job, host, pid and process, as ``disttrace/identity.py`` puts them together; a job alone."""
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE)
+_OURS = "disttrace"  # as the user, of files that were compressed each by itself
 _MOST_ZEROS = 16  # times what may be written
 _NAMED = 3
 _CHUNK = 1 << 16
+_END = bytes(2 * tarfile.BLOCKSIZE)
 _MOST_HEADER = 1 << 16  # of an extended header, which tarfile reads into memory whole
 
 
@@ -80,24 +81,29 @@ def pack(paths: Iterable[str], target: str) -> int:
     """Write the files into ``target``, which appears when it is complete; how many there were.
 
     A job may run meanwhile: a file that was dropped is left out, one that grows is cut off where
-    it was, without the zeros of reserved blocks. Raises OSError.
+    it was, without the zeros of reserved blocks. Each file is compressed by itself, with a checksum
+    of its own. Raises OSError.
     """
     count = 0
     with _temporary(os.path.dirname(target) or ".") as (file, beside):
-        # Level 1: journals shrink to a tenth by any, and a hung node's cores are the program's.
-        with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as packed:
-            for path in paths:
-                try:
-                    descriptor = open_regular(path, follow=False)
-                except FileNotFoundError:
-                    continue  # the oldest segments are dropped while it runs
-                with open(descriptor, "rb") as source:
-                    data = source.read(MOST_BYTES).rstrip(b"\0")
-                    member = tarfile.TarInfo(os.path.basename(path))
-                    member.size, member.mode = len(data), 0o600
-                    member.mtime = int(os.fstat(descriptor).st_mtime)
-                    packed.addfile(member, io.BytesIO(data))
-                count += 1
+        for path in paths:
+            try:
+                descriptor = open_regular(path, follow=False)
+            except FileNotFoundError:
+                continue  # the oldest segments are dropped while it runs
+            with open(descriptor, "rb") as source, _compressed(file) as packed:
+                data = source.read(MOST_BYTES).rstrip(b"\0")
+                member = tarfile.TarInfo(os.path.basename(path))
+                member.size = len(data)
+                member.mtime = int(os.fstat(descriptor).st_mtime)
+                member.mode = 0o600
+                member.uname = _OURS
+                packed.write(member.tobuf())
+                packed.write(data)
+                packed.write(bytes(-len(data) % tarfile.BLOCKSIZE))
+            count += 1
+        with _compressed(file) as packed:
+            packed.write(_END)
         file.close()
         os.replace(beside, target)
     return count
@@ -106,7 +112,7 @@ def pack(paths: Iterable[str], target: str) -> int:
 def unpack(archives: Iterable[str], folder: str) -> Unpacked:
     """Put the journals of all archives into ``folder``. A file that is there stays, unless this is
     the same one some time later. Raises OSError, and ViewerError, once all others were read,
-    for what is no archive, is damaged, or holds more than the limits: nothing of it is used."""
+    for what is no archive, is damaged, or holds more than the limits."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     found = Unpacked()
     troubles, besides = [], MOST_BESIDES
@@ -118,11 +124,11 @@ def unpack(archives: Iterable[str], folder: str) -> Unpacked:
             try:
                 one.take_all(path)
             except (tarfile.TarError, gzip.BadGzipFile, EOFError, ValueError, zlib.error) as error:
-                trouble = f"{plain(path)} was not read to its end: {plain(str(error))}."
+                trouble = f"{plain(path)} was not read to its end: {plain(str(error))}. Files of it"
+                used = one.put()
+                trouble += f" that were used, since a checksum proves them: {used:,}."
                 by = f"tar xzf {shlex.quote(plain(path))}"
-                troubles.append(
-                    f"{trouble} Nothing of it was used; if you trust it, unpack it by: {by}"
-                )
+                troubles.append(f"{trouble} Where you trust it, all comes out by: {by}")
             else:
                 one.put()
         besides -= min(besides, max(0, one.written - by_size))
@@ -132,40 +138,51 @@ def unpack(archives: Iterable[str], folder: str) -> Unpacked:
 
 
 class _Archive:
-    """One archive, whose files are hidden in the folder until its checksum proves them right."""
+    """One archive, whose files are hidden in the folder until a checksum proves them right."""
 
     def __init__(self, folder: str, hidden: str, most: int, found: Unpacked) -> None:
         self._folder = folder
         self._hidden = hidden
         self._most = most
         self._found = found
-        self._names: set[str] = set()
+        self._ends: dict[str, int] = {}
+        """Where each file ends in what is compressed."""
+        self._proven = 0
         self.written = 0
 
     def take_all(self, path: str) -> None:
         """Unpack into the hidden folder. Raises what is wrong with the archive, and OSError."""
-        found = self._found
+        end, found = 0, self._found
         # A pipe by the name of an archive must not hold anybody up.
         with (
             open(open_regular(path), "rb") as packed,
             gzip.GzipFile(fileobj=packed) as source,
-            tarfile.open(fileobj=source, mode="r|", tarinfo=_Member) as archive,
+            # Block by block: what a longer read had so far is lost where its rest is damaged.
+            tarfile.open(
+                fileobj=source, mode="r|", bufsize=tarfile.BLOCKSIZE, tarinfo=_Member
+            ) as archive,
         ):
             for member in archive:
+                if member.uname == _OURS:  # it begins behind the checksum of the one before
+                    self._proven = member.offset
+                end = member.offset_data + member.size
                 self._take(archive, member)
-                if found.files + found.known + found.left_out + len(self._names) > MOST_FILES:
+                if found.files + found.known + found.left_out + len(self._ends) > MOST_FILES:
                     raise tarfile.ReadError(f"it holds more than {MOST_FILES:,} files")
             while source.read(_CHUNK):
                 pass
+            if source.tell() < end + len(_END):
+                raise EOFError("its end is missing")
+            self._proven = source.tell()
 
-    def put(self) -> None:
-        """Into the folder, or to what is there."""
-        for name in sorted(self._names):
-            self._put(name, os.path.join(self._hidden, name))
+    def put(self) -> int:
+        """Into the folder, or to what is there; how many of them are in it now."""
+        proven = [name for name, end in self._ends.items() if end <= self._proven]
+        return sum(self._put(name, os.path.join(self._hidden, name)) for name in proven)
 
     def _take(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         name = member.name
-        reason = "comes twice" if name in self._names else _refused(member, self._folder)
+        reason = "comes twice" if name in self._ends else _refused(member, self._folder)
         self._count(0, member.offset_data)
         source = None if reason else archive.extractfile(member)
         if source is None:
@@ -182,7 +199,7 @@ class _Archive:
                 self._count(len(content), member.offset_data + at)
         with suppress(OverflowError, ValueError, OSError):  # a time that is none
             os.utime(beside, (member.mtime, member.mtime))
-        self._names.add(name)
+        self._ends[name] = member.offset_data + member.size
 
     def _count(self, content: int, at: int) -> None:
         self.written += content
@@ -192,7 +209,7 @@ class _Archive:
                 f" size do ({MOST_TIMES} times it), or than half of the free disk"
             )
 
-    def _put(self, name: str, beside: str) -> None:
+    def _put(self, name: str, beside: str) -> bool:
         target = os.path.join(self._folder, name)
         there = os.path.lexists(target)
         old, new = _content(target) if there else b"", _content(beside)
@@ -208,6 +225,8 @@ class _Archive:
             self._found.known += 1
         else:
             self._found.leave_out(name, "differs from the file of that name which is there")
+            return False
+        return True
 
 
 def _refused(member: tarfile.TarInfo, folder: str) -> str | None:
@@ -216,6 +235,11 @@ def _refused(member: tarfile.TarInfo, folder: str) -> str | None:
         return "has no journal's name"
     if os.path.islink(os.path.join(folder, member.name)):
         return "would be written through a link"
+    if hasattr(tarfile, "data_filter"):  # Python's own idea of what is safe, besides
+        try:
+            tarfile.data_filter(member, folder)
+        except tarfile.FilterError:
+            return "is refused by Python's filter for archives"
     if member.type not in _REGULAR or member.issparse():
         return "is no regular file"
     if member.size > MOST_BYTES:
@@ -238,6 +262,11 @@ def _temporary(folder: str) -> Iterator[tuple[IO[bytes], str]]:
     finally:
         with suppress(FileNotFoundError):
             os.unlink(beside)
+
+
+def _compressed(file: IO[bytes]) -> gzip.GzipFile:
+    # Level 1: journals shrink to a tenth by any, and a hung node's cores are the program's.
+    return gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=file)
 
 
 class _Member(tarfile.TarInfo):
