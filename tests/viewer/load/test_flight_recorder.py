@@ -447,7 +447,7 @@ def test_nodes_may_lie_in_folders_of_their_own(tmp_path: Path) -> None:
 def test_a_file_without_a_rank_is_named(tmp_path: Path) -> None:
     folder = left(tmp_path, without(1))
     shutil.copy(folder / "nccl_trace_rank_1", folder / "mine")
-    assert "whose name does not tell of which rank" in str(diagnose(folder))
+    assert "neither its name nor its content tells of which rank" in str(diagnose(folder))
 
 
 class Evil:

@@ -6,6 +6,7 @@ dictionary. What is not of the expected type is left out and counted.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -150,17 +151,20 @@ def rank_in(path: str) -> int | None:
 
 def _value(path: str, data: bytes, problems: Problems) -> tuple[dict[str, Any] | None, str | None]:
     """The dictionary, and what is lost of it."""
-    torn = False
+    damage = None
     form = "a pickle" if data[:1] == b"\x80" else "JSON"
     try:
         try:
             value = orjson.loads(data) if form == "JSON" else pickles.loads(data)
         except pickles.Torn:
-            value, torn = pickles.salvaged(data, "entries"), True
+            value, damage = pickles.salvaged(data, "entries"), "ends within a value"
     except orjson.JSONDecodeError:
-        what = "begins like a Flight Recorder dump, but is damaged JSON; left out."
-        problems.add(path, "unreadable", what)
-        return None, None
+        value = {"entries": [*_whole_entries(data.decode("utf-8", "replace"))]}
+        damage = "is damaged JSON"
+        if not value["entries"]:
+            begins = f"begins like a Flight Recorder dump, but {damage}; left out."
+            problems.add(path, "unreadable", begins)
+            return None, None
     except pickles.Refused as error:
         problems.add(path, "unreadable", f"{error}, which no dump does; it was not read further.")
         return None, None
@@ -168,8 +172,21 @@ def _value(path: str, data: bytes, problems: Problems) -> tuple[dict[str, Any] |
         problems.add(path, "foreign", f"is {form}, and none of the Flight Recorder's.")
         return None, None
     count = len(_listed(value.get("entries")))
-    lost = f"ends within a value; {count:,} of its operations were whole and used."
-    return value, lost if torn else None
+    return value, damage and f"{damage}; {count:,} of its operations were whole and used."
+
+
+def _whole_entries(text: str) -> Iterator[Any]:
+    start = text.find('"entries"')
+    place = text.find("[", start) + 1
+    decoder = json.JSONDecoder()
+    while start >= 0 and place > 0:
+        try:
+            value, place = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            return
+        yield value
+        while text[place : place + 1] in (",", " ", "\n", "\r", "\t"):
+            place += 1
 
 
 def _with_messages(entries: Iterable[DumpEntry]) -> Iterator[DumpEntry]:

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from disttrace_viewer.load.foreign.dump import Dump, DumpEntry, rank_in
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.trace.plain_text import plain
+from disttrace_viewer.trace.plain_text import plain, whole
 from disttrace_viewer.trace.values import dataclass, field, replace
 
 DEFAULT = "default_pg"
@@ -206,12 +206,13 @@ def _by_rank(dumps: Iterable[Dump], problems: Problems) -> dict[int, Dump]:
     found: dict[int, Dump] = {}
     for dump in sorted(dumps, key=lambda d: (d.newest_ns, d.stacks, d.path)):
         rank = rank_in(dump.path)
+        rank = _rank_of_messages(dump) if rank is None else rank
         if rank is None:
             problems.add(
                 dump.path,
                 "nameless",
-                "is a Flight Recorder dump whose name does not tell of which rank; name it"
-                " ..._RANK, as torch does.",
+                "is a Flight Recorder dump, but neither its name nor its content tells of which"
+                " rank; name it ..._RANK, as torch does.",
             )
         elif rank in found:
             problems.add(
@@ -224,6 +225,16 @@ def _by_rank(dumps: Iterable[Dump], problems: Problems) -> dict[int, Dump]:
         else:
             found[rank] = dump
     return found
+
+
+def _rank_of_messages(dump: Dump) -> int | None:
+    """The group rank in the name of a message, where the default group's tells it."""
+    for entry in dump.entries:
+        side, _, ends = entry.name.partition(" ")
+        if entry.p2p and side in ("send", "recv") and entry.desc == DEFAULT:
+            own = ends.partition("->")[0].partition("<-")[0]
+            return whole(own)
+    return None
 
 
 def _newest_incident(one: DumpSet, problems: Problems) -> DumpSet:
