@@ -162,11 +162,11 @@ def test_a_rank_without_a_journal_comes_first(tmp_path: Path) -> None:
         path.unlink()
     case, found = verdict(tmp_path)
     assert found == ()
-    told = "Of rank 2 no journal was found, so it is not known whether it came."
+    told = "rank 2: no journal found (was it started? was its journal collected?)."
     assert case.incomplete == (told,)
     text = list(lines(case, found))
     assert text[0].startswith("Incomplete: ")
-    assert "Of rank 2 no journal was found" in text[1]
+    assert "rank 2: no journal found" in text[1]
     assert not any("Nothing is wrong" in line for line in text)
     assert coverage(case)["missing_ranks"] == [2]
 

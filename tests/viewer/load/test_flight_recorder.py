@@ -415,6 +415,14 @@ def test_rings_are_compared_by_number(tmp_path: Path) -> None:
     assert found.seq == 100
 
 
+def test_counts_alone_tell_who_is_behind(tmp_path: Path) -> None:
+    counts = {rank: (7, 6) if rank != 3 else (6, 6) for rank in ALL}
+    dumps = {r: dump([], groups=WORLD, status={"0": counts[r]}) for r in ALL}
+    report = diagnose(write(tmp_path / "dumps", dumps))
+    assert "Nothing is wrong" not in str(report)
+    assert "Rank 3 had not come" in str(report)
+
+
 def test_dumps_that_keep_no_messages_prove_no_health(tmp_path: Path) -> None:
     """Of NCCL's all is known that hangs in its operations; gloo's tell collectives alone."""
     for backend, proven in (("nccl", True), ("gloo", False)):

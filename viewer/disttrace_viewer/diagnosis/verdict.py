@@ -141,7 +141,7 @@ def _sentences(gaps: Gaps, trace: JobTrace) -> Iterator[str]:
         elif len(gaps.nameless) >= len(gaps.absent):
             yield f"rank {rank}: no journal says that it is of this rank."
         else:
-            yield f"{sentences.capital(outside.unseen(trace, [rank]))}."
+            yield f"rank {rank}: {outside.not_found(trace)}."
 
 
 def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[RuleFinding, ...]]:

@@ -358,6 +358,20 @@ def unseen(trace: JobTrace, ranks: Sequence[int]) -> str:
     return text if _source(trace) == "log" else text + came
 
 
+def not_found(trace: JobTrace) -> str:
+    """Of a rank of which nothing was found, by itself."""
+    return {
+        "log": "the log has no line of it",
+        "py-spy": "there is no stack of it",
+        ATTACHED: "does not run here (on another host, or it ended)",
+        "NCCL RAS": "NCCL could not reach it (it died, or its host or network did)",
+        JOURNAL: "no journal found (was it started? was its journal collected?)",
+    }.get(
+        _source(trace),
+        "left no dump (it died, kept the GIL, or tore down; or its dump was not collected)",
+    )
+
+
 def journals(ranks: Iterable[int]) -> str:
     """Of ranks of which there is none, or not all."""
     return f"collect the journals of {sentences.ranks(ranks)}"

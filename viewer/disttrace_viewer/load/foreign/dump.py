@@ -63,6 +63,14 @@ class DumpEntry:
         return (self.pg, self.p2p, self.seq, self.p2p_seq)
 
 
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Counts of a group's collectives; -1: never."""
+
+    enqueued: int
+    completed: int
+
+
 @dataclass
 class Dump:
     """One file."""
@@ -74,8 +82,8 @@ class Dump:
     ranks: dict[str, tuple[int, ...]]
     """Global ranks of groups by their name; empty names hold those of whichever recorded last."""
     descs: dict[str, str]
-    status: frozenset[str]
-    """Numbers of groups in this process, of which it counts collectives."""
+    status: dict[str, Status]
+    """By the number of a group in this process."""
     modified_ns: int
     stacks: bool = True
     lost: str | None = None
@@ -118,7 +126,9 @@ def read(path: str, problems: Problems) -> Dump | None:
     if len(found) < len(listed) and lost is None:
         lost = f"holds {plural(len(listed) - len(found), 'operation')} of no known form; left out."
     config = _tables(value.get("pg_config"))
-    status = frozenset(_tables(value.get("pg_status")))
+    names = ("last_enqueued_collective", "last_completed_collective")
+    counts = _tables(value.get("pg_status"))
+    status = {key: Status(*(_whole(one.get(n)) for n in names)) for key, one in counts.items()}
     if not (found or config or status):
         problems.add(path, "foreign", "is a Flight Recorder dump without groups or operations.")
         return None
@@ -139,7 +149,7 @@ def read(path: str, problems: Problems) -> Dump | None:
 
 def empty(path: str, at_ns: int) -> Dump:
     """Of a recorder that holds nothing."""
-    return Dump(path, "", "", [], {}, {}, frozenset(), modified_ns=at_ns, stacks=False)
+    return Dump(path, "", "", [], {}, {}, {}, modified_ns=at_ns, stacks=False)
 
 
 def rank_in(path: str) -> int | None:
@@ -268,6 +278,15 @@ def _frames(value: object) -> tuple[tuple[str, int, str], ...]:
         for one in _listed(value)[:MOST_FRAMES]
         if isinstance(one, dict)
     )
+
+
+def _whole(value: object) -> int:
+    """A count of ``pg_status``, which JSON has as a string; -1 for one that was never set."""
+    try:
+        found = int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        return -1
+    return found if 0 <= found < 1 << 40 else -1
 
 
 def _tables(value: object) -> dict[str, Mapping[str, Any]]:

@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign import dump_set
 from disttrace_viewer.load.foreign.dump import Dump, DumpEntry
@@ -216,7 +217,26 @@ class Translating:
         return found
 
     def rest(self) -> None:
-        """What is known beside the entries: nothing, of files."""
+        """Where only counts were dumped: who is behind whom, and nothing of what they called."""
+        if self.dump.entries:
+            return
+        names = {str(number): key for key, number in self.groups.items()}
+        if len(self.dump.status) == 1 == len(self.groups):
+            (number,), (key,) = self.dump.status, self.groups
+            names = {number: key}
+        elif self.of.default_name is not None:
+            names = {"0": (self.of.default_name, dump_set.DEFAULT)}
+        for number, status in self.dump.status.items():
+            group = self.groups.get(names.get(number, ("", "")))
+            if group is None or status.enqueued < 1:
+                continue
+            call = self.records.call(op=UNKNOWN_OP, kind="collective", group=group, origin="python")
+            over = status.enqueued <= status.completed
+            # When it began is not known: that it is there is no progress.
+            at_ns = self.of.base_ns if over else self.of.newest_ns or self.cut_ns
+            begun = self.records.begin(call, at_ns, q=status.enqueued)
+            for what in "e" if over else "iw":
+                self.records.after(what, begun, 0)
 
     def stack(self, entry: DumpEntry) -> int | None:
         """Where an operation was called."""
