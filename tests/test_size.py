@@ -36,8 +36,8 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/companion": 6_490,
     "viewer/disttrace_viewer/diagnosis": 1_920,
     "viewer/disttrace_viewer/evidence": 3_100,
-    "viewer/disttrace_viewer/findings": 6_780,
-    "viewer/disttrace_viewer/load": 6_890,
+    "viewer/disttrace_viewer/findings": 6_800,
+    "viewer/disttrace_viewer/load": 6_930,
     "viewer/disttrace_viewer/merge": 2_340,
     "viewer/disttrace_viewer/otlp": 1_610,
     "viewer/disttrace_viewer/replay": 610,
@@ -48,8 +48,8 @@ ROOMS: dict[str, int] = {
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 64,000 in all."""
-TESTS = 64_480
-FILES = 309
+TESTS = 64_460
+FILES = 304
 NAMED_TWICE = 0
 FILES_ENTERED, MODULES, CLIMBS = 84, 108, 2
 """By the diagnosis of a hang of two ranks, which stand in one folder of journals."""
