@@ -42,10 +42,11 @@ class Export(Duty):
 
     def stalled(self, summary: str, ops: Sequence[Sequence[Any]]) -> None:
         """Send a stall: an event on the spans of the waiting ranks."""
-        self.pipeline.poll()
+        self.turn()
         self.pipeline.stalled(summary, [(str(one), int(number)) for one, number in ops])
 
     def ended(self, base: str) -> None:
+        self.turn()  # of a short job it is the first one: metrics count from then on
         self.pipeline.ended(base)
 
     def finish(self) -> None:
