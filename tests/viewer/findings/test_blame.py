@@ -88,6 +88,20 @@ def test_a_thread_that_gives_up_too_early_to_tell(tmp_path: Path) -> None:
     finds(tmp_path, "process_failed", [1], says="left by os._exit(3) at train.py:9 in watchdog")
 
 
+def test_who_leaves_in_a_handler_of_signals_was_ended(tmp_path: Path) -> None:
+    """Rank 0 leaves within the call in which it waits for rank 1; that one by the same line."""
+    leave = ("train.py", 9, "leave")
+    for journal, group in steps(tmp_path, 2):
+        within = ("loader.py", 7, "load") if journal.rank else ("train.py", 10, "step")
+        if journal.rank:
+            journal.stand(2 * S, *within)
+        else:
+            journal.begin(journal.collective(group, stack=journal.stack(within)), 200 * MS, q=3)
+        end = {"how": "os._exit", "code": 3, "stack": journal.stack(leave, within)}
+        journal.define("exit", t=12 * S - (journal.rank or 0) * MS, **end)
+    finds(tmp_path, "missing_participant", [1], look=all_gone)
+
+
 def test_a_member_that_was_frozen_inside_of_a_collective(tmp_path: Path) -> None:
     """All have begun it; rank 2 gives no sign of life since, and nobody lost its connection."""
     for journal, group in steps(tmp_path, 3):

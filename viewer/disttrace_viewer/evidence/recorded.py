@@ -10,9 +10,10 @@ from typing import Any
 
 from disttrace_viewer.analysis import process_ends, sample
 from disttrace_viewer.analysis.liveness import Look, look
-from disttrace_viewer.analysis.sample import Course, Sample, stand_in
+from disttrace_viewer.analysis.sample import Course, Sample, innermost, stand_in
 from disttrace_viewer.trace.model import JobTrace, Stream
 from disttrace_viewer.trace.operation import CREATING, GROUPED, SYNCHRONIZING, Op
+from disttrace_viewer.trace.process import Process
 from disttrace_viewer.trace.values import dataclass, replace
 
 STOPPING = "stop_workers"
@@ -31,6 +32,19 @@ def _stood(sample: Sample, at_ns: int, process: int) -> bool:
         and (op.end_ns or math.inf) > at_ns
         for op in sample.ops
     )
+
+
+def _exits_of_handlers(sample: Sample, processes: Sequence[Process]) -> dict[int, int]:
+    """When each process left by a line at which another one left from within a call that it waited
+    in: only a handler of signals runs there."""
+    lines = {
+        innermost(end.stack)
+        for op in sample.ops
+        if (end := processes[op.process].exit) is not None and op.end_ns is None and op.holds
+        if not {*op.call.stack[:1]}.isdisjoint(end.stack[1:])
+    }
+    ends = ((p.index, p.exit) for p in processes)
+    return {i: end.t_ns for i, end in ends if end and end.stack and innermost(end.stack) in lines}
 
 
 def without(sample: Sample, ended: Mapping[int, float]) -> Sample:
@@ -124,13 +138,14 @@ class Recorded:
         """From when on what a process begins is due to its end; none of those that none ended.
 
         A launcher ended them, or the job was interrupted; else from the first call in a handler of
-        signals on, if others had been waiting for long by then.
+        signals on, or its exit, if others had been waiting for long by then.
         """
         given, processes = self.given, self.trace.processes
         stops = {op.process: op.begin_ns for op in given.ops if op.call.op == STOPPING}
         by_launcher = {processes[p].id: ns for p, ns in stops.items()}
         in_handlers = (op for op in reversed(given.ops) if op.call.args.get("handler") is True)
-        handled = {op.process: op.begin_ns for op in in_handlers}
+        handled = _exits_of_handlers(given, processes)
+        handled |= {op.process: op.begin_ns for op in in_handlers}
         found: dict[int, float] = {}
         for one in processes:
             times = [] if self.interrupted_ns is None else [self.interrupted_ns]
