@@ -199,6 +199,7 @@ print(json.dumps([told, after, any(".calls" in one for one in fds), os.path.exis
 """
 
 
+@pytest.mark.skipif(cores.choose(None)[0] == cores.PLAIN, reason="the core was not built")
 def test_the_page_of_a_stream_has_its_newest_calls_and_goes_with_it(tmp_path: Path) -> None:
     """No descriptor is kept for it, and a forked child leaves it alone."""
     told, after, kept, left = json.loads(
