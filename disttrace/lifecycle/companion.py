@@ -257,8 +257,7 @@ class Roll:
     def __init__(self, root: str) -> None:
         self._root = root
         self._size = 0
-        self._entered: list[proc.Entry] = []
-        """What ``first`` has read, but for those that have ended."""
+        self._entered: list[proc.Entry] = []  # what `first` has read, but for those that have ended
 
     def enter(self, identity: Identity, bare: bool) -> None:
         """This process has a journal. Raises OSError or ValueError."""
@@ -278,10 +277,13 @@ class Roll:
 
     def first(self, identity: Identity) -> Iterator[str]:
         """The journals of its job whose processes live, oldest first. Raises OSError."""
-        with opened_own(self.path(identity), os.O_RDONLY) as fd:
-            size = os.fstat(fd).st_size
-            if size != self._size:
-                self._entered, self._size = [*proc.entries(os.pread(fd, _LONGEST_ROLL, 0))], size
+        try:
+            with opened_own(self.path(identity), os.O_RDONLY) as fd:
+                if self._size != (size := os.fstat(fd).st_size):
+                    entered = proc.entries(os.pread(fd, _LONGEST_ROLL, 0))
+                    self._entered, self._size = [*entered], size
+        except foreign.ours(FileNotFoundError):
+            return  # the journal went with it: whoever writes that one says so
         for one in list(self._entered):
             if one.lives:
                 yield one.base
@@ -294,8 +296,7 @@ class Roll:
 
     def leave(self, identity: Identity) -> None:
         """This process ends; the last one takes the files away. Raises OSError."""
-        for what in (file_part(identity.job), _BARE):
-            path = self._of(identity, what)
+        for path in (self.path(identity), self._of(identity, _BARE)):
             if not _lives_one(path):
                 for one in _entries(path):  # of those that were killed something is left
                     if fmt.is_plain_name(one.base):

@@ -19,8 +19,9 @@ MINE: list[int] = []
 
 def trouble(kind: str) -> None:
     """Take away what the journal needs."""
-    if kind == "deleted" and os.path.isdir(FOLDER):
+    if kind.startswith("deleted") and os.path.isdir(FOLDER):
         shutil.rmtree(FOLDER)
+        time.sleep(2.5 * (kind == "deleted, then idle"))  # every part meets that, by itself
     elif kind == "descriptors":
         highest = max(map(int, os.listdir("/proc/self/fd")))
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, highest + 1))

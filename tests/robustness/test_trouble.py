@@ -42,7 +42,7 @@ def check(outcome: Outcome, *, sentences: int) -> None:
 
 
 @pytest.mark.parametrize(("kind", "sentences"), [
-    ("none", 0), ("deleted", 1), ("size", 1), ("size with a signal", 1),
+    ("none", 0), ("deleted", 1), ("deleted, then idle", 1), ("size", 1), ("size with a signal", 1),
 ])  # fmt: skip
 def test_trouble_in_mid_run(tmp_path: Path, kind: str, sentences: int) -> None:
     """A folder that goes away and files that may not grow are one sentence each."""
