@@ -6,8 +6,9 @@ python benchmarks/steps/whole_steps.py --variants disttrace    beside ``bare`` a
 python benchmarks/steps/whole_steps.py --write [SECTION]  puts the table into docs/dev/benchmarks.md
 
 A job of each variant stands ready, and they take turns of a quarter of a second. A turn is compared
-with that of ``bare`` in the same round; ``bare again`` shows what of it is noise. There are up to
-four times the rounds, until the quartiles of what ours adds to the main threads are below 3 %.
+with that of ``bare`` in the same round; ``bare again`` shows what of it is noise. Where the
+quartiles of what ours adds to the main threads are not below 3 %, each round gets further turns, at
+most sixteen in all, and its mean counts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
@@ -44,7 +46,7 @@ START, EXIT = "start", "exit"
 _TURN = 0.25e9
 _WARM = 5
 _ROUNDS = 15
-_MOST, _NARROW = 4, 0.03
+_MOST, _NARROW = 16, 0.03
 Samples = dict[str, list[Taken]]
 
 
@@ -70,7 +72,8 @@ def measured(program: str, variants: Sequence[str], rounds: int) -> tuple[Sample
         steps = max(1, round(_TURN / (jobs[BARE].turn(_WARM).wall / _WARM)))
         done = {variant: _WARM + (_WARM if variant == BARE else 0) for variant in jobs}
         for number in range(-1, _MOST * rounds):  # the first round is not kept
-            if number >= rounds and (OURS not in found or _is_narrow(found)):
+            whole = number >= rounds and number % rounds == 0
+            if whole and (OURS not in found or _is_narrow(_of_rounds(found, rounds))):
                 break
             for variant in _turned(list(jobs), number):
                 taken = jobs[variant].turn(steps)
@@ -82,7 +85,22 @@ def measured(program: str, variants: Sequence[str], rounds: int) -> tuple[Sample
     finally:
         for job in jobs.values():
             job.close()
-    return found, begins
+    return _of_rounds(found, rounds), begins
+
+
+def _of_rounds(found: Samples, rounds: int) -> Samples:
+    """The means of so many rounds, of turns that follow one another."""
+    return {
+        variant: [
+            Taken(*map(statistics.fmean, zip(*map(astuple, turns), strict=True)))
+            for turns in _runs(taken, len(taken) // rounds)
+        ]
+        for variant, taken in found.items()
+    }
+
+
+def _runs(taken: list[Taken], length: int) -> list[list[Taken]]:
+    return [taken[at : at + length] for at in range(0, len(taken), length)]
 
 
 def _is_narrow(found: Samples) -> bool:
@@ -145,8 +163,8 @@ def table(rows: Sequence[tuple[str, ...]], variants: Sequence[str], rounds: int)
         ("step", "recorded", "bare, CPU ms", *(name for name in variants if name != BARE)),
         tuple(rows),
         "CPU time of both ranks with all their threads and reaped children, that of their main "
-        f"threads, and wall time: medians of {rounds} rounds or more (quartiles), as what is added "
-        "to the turn of `bare` in the same round. `recorded`: begins of both ranks in our journal "
+        f"threads, and wall time: medians of {rounds} rounds (quartiles), as what is added "
+        "to `bare` in the same round. `recorded`: begins of both ranks in our journal "
         "for each step, with those that set it up. `-`: not for this step, or torch fails there "
         "without us (DDP under DETAIL). The flight recorder is on by default in gloo from torch "
         "2.13 on. "
