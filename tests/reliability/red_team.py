@@ -13,14 +13,12 @@ is shown with ``--show``.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +26,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
 from reliability.attacks import ROWS  # noqa: E402
+from support.campaigns import beside, options  # noqa: E402
 from support.processes import clean_environ, companions, run_program  # noqa: E402
 
 ATTACKS = Path(__file__).with_name("attacks")
@@ -61,7 +60,7 @@ def attacks() -> Iterator[str]:
                 and not node.name.startswith("_")
             ):
                 yield f"{path.stem}.{node.name}"
-    yield from (f"rows.{name}" for name in ROWS)
+    yield from ROWS
 
 
 def run(attack: str, stall_s: float, **variables: str) -> Run:
@@ -96,7 +95,7 @@ def _is_error(line: str) -> bool:
     return line.startswith("Fatal Python") or (head.isidentifier() and head.endswith("Error"))
 
 
-def judged(attack: str, stall_s: float, cores: tuple[str, ...]) -> dict[str, list[str]]:
+def judged(attack: str, stall_s: float, cores: Sequence[str]) -> dict[str, list[str]]:
     """By core: what differs from the runs without us, and what was said."""
     first, second = (run(attack, stall_s, DISTTRACE="0") for _ in range(2))
     steady = {k: v for k, v in first.facts.items() if second.facts.get(k) == v}
@@ -120,31 +119,21 @@ def judged(attack: str, stall_s: float, cores: tuple[str, ...]) -> dict[str, lis
 
 def main() -> int:
     """The exit code: 1 where tracing changed a program."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--match", default="", help="only attacks whose name has this in it")
-    parser.add_argument("--core", choices=CORES, help="this core only")
-    parser.add_argument("--stall", type=float, default=2.0, help="the limit, in seconds")
-    parser.add_argument("--jobs", type=int, default=2, help="so many at a time")
-    parser.add_argument("--show", action="store_true", help="also what disttrace said")
-    args = parser.parse_args()
-    cores = (args.core,) if args.core else CORES
-    names = [name for name in attacks() if args.match in name]
+    chosen = options(__doc__, match="", core=[*CORES], stall=2.0, jobs=2, show=False)
+    names = [name for name in attacks() if chosen.match in name]
     wrong = known = 0
-    with ThreadPoolExecutor(args.jobs) as pool:
-        for name, found in zip(
-            names, pool.map(lambda one: judged(one, args.stall, cores), names), strict=True
-        ):
-            bad = {core: what for core, what in found.items() if core and what}
-            changed = set(bad) - set(KNOWN.get(name, ()))
-            wrong += bool(changed)
-            known += bool(bad and not changed)
-            print(f"{'CHANGED' if changed else 'known' if bad else 'same':8} {name}", flush=True)
-            for core, what in bad.items():
-                for line in what:
-                    print(f"         {core}: {line}"[:400], flush=True)
-            if args.show:
-                for line in found[""]:
-                    print(f"         ({line})"[:300], flush=True)
+    results = beside(lambda one: judged(one, chosen.stall, chosen.core), names, chosen.jobs)
+    for name, found in zip(names, results, strict=True):
+        bad = {core: what for core, what in found.items() if core and what}
+        changed = set(bad) - set(KNOWN.get(name, ()))
+        wrong += bool(changed)
+        known += bool(bad and not changed)
+        print(f"{'CHANGED' if changed else 'known' if bad else 'same':8} {name}", flush=True)
+        for core, what in bad.items():
+            for line in what:
+                print(f"         {core}: {line}"[:400], flush=True)
+        for line in found[""] if chosen.show else ():
+            print(f"         ({line})"[:300], flush=True)
     print(f"{len(names)} attacks, {wrong} changed a program, {known} as SECURITY.md and limits say")
     return int(wrong > 0)
 

@@ -1,12 +1,15 @@
-"""What scripts that try many cases share: their options, and how drawn cases are counted."""
+"""What scripts that try many cases share: options, cases beside each other, counts of draws."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
+A = TypeVar("A")
+B = TypeVar("B")
 RIGHT, UNDECIDED, WRONG = "right", "undecided", "wrong"
 
 
@@ -24,11 +27,21 @@ def options(doc: str | None, **defaults: Any) -> argparse.Namespace:
         else:
             keys["type"] = one if isinstance(one, type) else type(one)
         if isinstance(default, list):
-            keys["nargs"] = "*"
+            keys |= {"action": "extend", "nargs": "*", "default": None}
         if isinstance(one, type):
-            keys["default"] = [] if isinstance(default, list) else None
+            keys["default"] = None
         parser.add_argument("--" + name.replace("_", "-"), **keys)
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    for name, default in defaults.items():
+        if isinstance(default, list) and getattr(chosen, name) is None:
+            setattr(chosen, name, [] if isinstance(default[0], type) else default)
+    return chosen
+
+
+def beside(run: Callable[[A], B], cases: Iterable[A], jobs: int) -> Iterator[B]:
+    """What comes of each case, in their order; so many run at a time."""
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(run, cases)
 
 
 def counted(

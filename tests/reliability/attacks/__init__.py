@@ -1,8 +1,9 @@
 """Programs that look for us: each runs untraced and traced, and has to print and end the same.
 
-A file is a theme and a public function an attack, whose docstring says what a program may count on.
-What it prints is compared line by line, as are its exit code and what it leaves in its folder.
-Those of a few lines follow on ``HEAD`` and are in ``rows.txt``, each below ``== NAME: promise``.
+A file is a theme. In one of Python a public function is an attack, whose docstring says what a
+program may count on. Programs that need nothing but a group of one follow on ``HEAD`` and are in
+files of text, each below ``== NAME: promise``. What an attack prints is compared line by line, as
+are its exit code and what it leaves in its folder.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 HEAD = '''
 import contextvars, datetime, gc, os, sys, threading, time, weakref
 import torch, torch.distributed as dist
-from reliability.attacks.ground import group
+from reliability.attacks.ground import *
 group()
 x, log, store = torch.ones(4), [], dist.HashStore()
 
@@ -25,9 +26,6 @@ def program(code, **given):
     line = [sys.executable, "-c", START + code]
     return subprocess.run(line, **{"stdout": -1, "stderr": -1, "timeout": 100, **given})
 
-def say(*values):
-    print(*values, flush=True)
-
 def of(call):
     try:
         return type(call()).__name__
@@ -38,10 +36,13 @@ def of(call):
 
 
 def _rows() -> dict[str, str]:
-    """By name what follows on ``HEAD``."""
-    whole = Path(__file__).with_name("rows.txt").read_text(encoding="utf-8")
-    parts = (part.partition("\n") for part in f"\n{whole}".split("\n== ")[1:])
-    return {title.partition(":")[0]: code for title, _, code in parts}
+    """By ``theme.name`` what follows on ``HEAD``."""
+    found = {}
+    for path in sorted(Path(__file__).parent.glob("*.txt")):
+        for part in f"\n{path.read_text(encoding='utf-8')}".split("\n== ")[1:]:
+            title, _, code = part.partition("\n")
+            found[f"{path.stem}.{title.partition(':')[0]}"] = code
+    return found
 
 
 ROWS = _rows()

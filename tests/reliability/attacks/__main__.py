@@ -1,7 +1,6 @@
 """Runs one attack: python -m reliability.attacks children.wait_for_any.
 
-What takes an argument gets torch.distributed with a default group of one (``ground.group``), or
-the numbers that follow.
+What takes an argument gets torch.distributed with a default group of one (``ground.group``).
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ from reliability.attacks import HEAD, ROWS
 from reliability.attacks.ground import group
 
 theme, _, name = sys.argv[1].partition(".")
-if theme == "rows":
-    exec(compile(HEAD + ROWS[name], name, "exec"), {"__name__": "__main__"})
+if sys.argv[1] in ROWS:
+    exec(compile(HEAD + ROWS[sys.argv[1]], name, "exec"), {"__name__": "__main__"})
 else:
     attack = getattr(importlib.import_module(f"reliability.attacks.{theme}"), name)
-    numbers = map(int, sys.argv[2:])
-    attack(*(next(numbers, None) or group() for _ in range(attack.__code__.co_argcount)))
+    attack(*(group() for _ in range(attack.__code__.co_argcount)))
 torch = sys.modules.get("torch")
 if torch is not None and torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()  # torch alone may abort in the end without it

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import datetime
 import enum
 import random
-import re
 import time
-import traceback
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from reliability.attacks.ground import reduce, say
+from reliability.attacks.ground import reduce, say, told
 
 _DRAWN = 700
 
@@ -101,22 +97,6 @@ def _pool() -> list[Any]:
     ]  # fmt: skip
 
 
-def _told(call: Callable[[], Any]) -> str:
-    """What came of a call, in a line."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            result = call()
-        text = f"{type(result).__name__}"
-    except Exception as error:
-        lines = str(error).splitlines() or [""]
-        frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-        notes = getattr(error, "__notes__", [])
-        context = type(error.__context__).__name__
-        text = f"{type(error).__name__}: {lines[0][:90]} {len(lines)} {frames} {notes} {context}"
-    return re.sub(r"0x[0-9a-f]+|127\.0\.0\.1:\d+|:\d{4,5}\b", "_", text)
-
-
 def _drawn(calls: dict[str, Callable[..., Any]], keywords: list[str], seed: int) -> None:
     """Say what comes of many calls of these with arguments of all sorts, drawn from ``seed``."""
     draw = random.Random(seed)
@@ -126,7 +106,7 @@ def _drawn(calls: dict[str, Callable[..., Any]], keywords: list[str], seed: int)
         pool = _pool()
         args = [draw.choice(pool) for _ in range(draw.randrange(4))]
         named = {draw.choice(keywords): draw.choice(pool) for _ in range(draw.randrange(3) // 2)}
-        say(**{f"{n}_{name}": _told(partial(calls[name], *args, **named))})
+        say(**{f"{n}_{name}": told(partial(calls[name], *args, **named))})
 
 
 def functions_of_torch(dist: Any) -> None:
@@ -187,7 +167,7 @@ def _soon(calls: list[Callable[[], Any]]) -> None:
     """Say what comes of each, and whether that came soon."""
     for n, call in enumerate(calls):
         began = time.monotonic()
-        what = _told(call)
+        what = told(call)
         say(n=n, what=what, soon=time.monotonic() - began < 5)
 
 
@@ -259,38 +239,10 @@ def names_of_operations(dist: Any) -> None:
         )
         tensor: Any = type(f"Tensor{n}", (torch.Tensor,), {})
         one = torch.ones(n % 7 + 1).as_subclass(tensor)
-        text = _told(partial(_reduced, world, one, kind))
+        text = told(partial(_reduced, world, one, kind))
         if n % 50 == 0:
             say(n=n, text=text)
     op: Any = type("ReduceOp", (dist.ReduceOp,), {"__hash__": None, "__eq__": lambda *_: 1 / 0})
-    say(op=_told(lambda: dist.all_reduce(torch.ones(1), op=op(dist.ReduceOp.SUM))))
+    say(op=told(lambda: dist.all_reduce(torch.ones(1), op=op(dist.ReduceOp.SUM))))
     premul: Any = dist._make_nccl_premul_sum
-    say(premul=_told(lambda: dist.all_reduce(torch.ones(1), op=premul(2.0))))
-
-
-def values_that_act(dist: Any) -> None:
-    """Finalizers, truth values and texts of arguments that call collectives and stores."""
-    store = dist.HashStore()
-    store.set_timeout(datetime.timedelta(milliseconds=50))
-    acted = [0]
-
-    def acting(result: object) -> Callable[..., object]:
-        def act(*_: object) -> object:
-            acted[0] += 1
-            store.set("acts", str(acted[0]))
-            dist.all_reduce(torch.ones(1))
-            return result
-
-        return act
-
-    results = {"__str__": "acts", "__len__": 4, "__hash__": 1, "__eq__": True, "__bool__": True,
-               "__repr__": "acts", "__del__": None}  # fmt: skip
-    methods = {name: acting(result) for name, result in results.items()}
-    acts: Any = type("Acts", (str,), {"__slots__": ("kept",), **methods})
-    for call in (store.set, store.get, store.wait, store.check, dist.barrier, dist.new_group):
-        asks: Any = call
-        say(text=_told(partial(asks, acts("a"), acts("b"))), acted=acted)
-        say(text=_told(partial(asks, [acts("a")])), acted=acted)
-    with contextlib.suppress(Exception):
-        dist.all_reduce(torch.ones(1), op=acts("sum"))
-    say(acted=acted)
+    say(premul=told(lambda: dist.all_reduce(torch.ones(1), op=premul(2.0))))

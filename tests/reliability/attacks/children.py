@@ -3,74 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import resource
-import select
 import signal
 import sys
 import time
-from typing import Any
 
-from reliability.attacks.ground import LIBC, STALL_S, command, forked, group, reduce, say, stall
+from reliability.attacks.ground import LIBC, STALL_S, command, forked, group, say, stall
 
 _NEWPID = 0x20000000
-
-
-def usage_of_children() -> None:
-    """RUSAGE_CHILDREN and times() tell of no child, where there was none."""
-    group()
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    stall(3)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    say(largest=after.ru_maxrss - before.ru_maxrss, switches=after.ru_nvcsw - before.ru_nvcsw)
-    say(seconds=round(os.times().children_user + os.times().children_system, 1))
-
-
-def wait3_and_wait4() -> None:
-    """Both return the program's own children only, and then say that there is none."""
-    group()
-    mine = {forked(n) for n in range(3)}
-    stall(3)
-    found: list[tuple[bool, int]] = []
-    try:
-        while True:
-            pid, status, _ = os.wait3(0) if len(found) % 2 else os.wait4(-1, 0)
-            found.append((pid in mine, os.waitstatus_to_exitcode(status)))
-    except ChildProcessError as error:
-        say(found=sorted(found), error=error)
-
-
-def waitid_of_all_kinds() -> None:
-    """waitid by P_ALL and P_PGID, for exits, stops and continues, with WNOWAIT, sees nothing."""
-    group()
-    seen = set()
-    until = time.monotonic() + 3 * STALL_S
-    flags = os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG | os.WNOWAIT
-    while time.monotonic() < until:
-        for kind, which in ((os.P_ALL, 0), (os.P_PGID, os.getpgrp())):
-            try:
-                seen.add(str(os.waitid(kind, which, flags)))
-            except ChildProcessError as error:
-                seen.add(str(error))
-        time.sleep(0.001)
-    say(seen=sorted(seen))
-
-
-def listed_children() -> None:
-    """The kernel's list of children of every thread is empty all the time."""
-    group()
-    seen: set[str] = set()
-    until = time.monotonic() + 3 * STALL_S
-    while time.monotonic() < until:
-        for task in os.listdir("/proc/self/task"):
-            try:
-                with open(f"/proc/self/task/{task}/children") as file:
-                    seen.update(file.read().split())
-            except OSError:
-                continue
-        time.sleep(0.01)
-    say(children=len(seen))
 
 
 def ignored_sigchld() -> None:
@@ -85,37 +25,6 @@ def ignored_sigchld() -> None:
         os.wait()
     except ChildProcessError as error:
         say(error=error)
-
-
-def wakeup_descriptor() -> None:
-    """set_wakeup_fd gets a byte for each signal of the program's and for nothing else."""
-    group()
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    os.set_blocking(reader, False)
-    for number in (signal.SIGCHLD, signal.SIGUSR1):
-        signal.signal(number, lambda *_: None)
-    signal.set_wakeup_fd(writer)
-    stall(3)
-    os.kill(os.getpid(), signal.SIGUSR1)
-    say(bytes=os.read(reader, 100))
-
-
-def signal_descriptor() -> None:
-    """All signals blocked and read from a signalfd: none comes but the program's own."""
-    group()
-    everything = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-    signal.pthread_sigmask(signal.SIG_BLOCK, everything)
-    mask = (ctypes.c_uint64 * 16)(*([0xFFFFFFFFFFFFFFFF] * 16))
-    fd = LIBC.signalfd(-1, mask, os.O_NONBLOCK)
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    came = []
-    until = time.monotonic() + 3 * STALL_S
-    while (left := until - time.monotonic()) > 0:
-        if poller.poll(left * 1000):
-            came.append(int.from_bytes(os.read(fd, 128)[:4], sys.byteorder))
-    say(came=came, pending=sorted(signal.sigpending()))
 
 
 def new_pid_namespace() -> None:
@@ -141,51 +50,21 @@ def new_pid_namespace() -> None:
 
 
 def killed_group() -> None:
-    """killpg of the program's own group ends it, by that signal, and nothing else counts there."""
+    """Who asks for the processes of its group and session finds its own; killpg ends it alone."""
     if os.getpgrp() != os.getpid():
-        os.setpgid(0, 0)
+        os.setsid()
     group()
     stall(3)
-    members = 0
+    found = []
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat") as file:
                 fields = file.read().rpartition(")")[2].split()
         except OSError:
             continue
-        members += int(fields[2]) == os.getpgrp()
-    say(members=members)
+        found.append((int(fields[2]) == os.getpgrp(), int(fields[3]) == os.getsid(0)))
+    say(members=sum(one for one, _ in found), of_session=sum(one for _, one in found))
     os.killpg(0, signal.SIGTERM)
-
-
-def last_of_its_session() -> None:
-    """Who asks the kernel for the processes of its session finds its own ones."""
-    os.setsid() if os.getpid() != os.getsid(0) else None
-    group()
-    stall(3)
-    found = 0
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            found += os.getsid(int(name)) == os.getsid(0)
-        except OSError:
-            continue
-    say(found=found)
-
-
-def pools_and_popen(dist: Any) -> None:
-    """Pools of every kind and Popen beside a stall give their results and codes."""
-    import concurrent.futures
-    import multiprocessing
-    import subprocess
-
-    sleeper = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(99)"])
-    for method in ("fork", "spawn", "forkserver"):
-        context: Any = multiprocessing.get_context(method)
-        with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
-            say(**{method: list(pool.map(abs, [-1, -2, -3]))})
-    stall(3)
-    sleeper.terminate()
-    say(code=sleeper.wait(), alive=multiprocessing.active_children(), reduced=reduce(dist))
 
 
 def asyncio_children() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pty
 import subprocess
@@ -12,12 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from reliability.attacks.ground import MUCH, child, command, descriptors, group, reduce, say, stall
+from reliability.attacks.ground import MUCH, command, descriptors, group, reduce, say, stall
 
 _LOUD = {k: v for k, v in os.environ.items() if k not in ("DISTTRACE_PARENT", "DISTTRACE_QUIET")}
 
 
-def _standard_streams_closed() -> None:
+def standard_streams_closed() -> None:
+    """What closes 0, 1 and 2 finds nothing there later: a print goes nowhere."""
+    say(closed=True)
     for fd in (0, 1, 2):
         os.close(fd)
     dist = group()
@@ -30,11 +31,6 @@ def _standard_streams_closed() -> None:
             continue
         os._exit(3)  # something stands there that the program did not open
     os._exit(4)
-
-
-def standard_streams_closed() -> None:
-    """What closes 0, 1 and 2 finds nothing there later: a print goes nowhere."""
-    say(code=child("files._standard_streams_closed").returncode)
 
 
 def _errors_closed_by_shell(dist: Any) -> None:
@@ -72,27 +68,6 @@ def every_descriptor_replaced() -> None:
         os.close(fd)
 
 
-def numbers_copied_over(dist: Any) -> None:
-    """dup2 over every number above 2: what stands there stays the program's."""
-    target = os.open(tempfile.mkdtemp() + "/target", os.O_CREAT | os.O_RDWR)
-    for fd in list(descriptors()):
-        if fd > 2 and fd != target and "gloo" not in descriptors().get(fd, ""):
-            kind = descriptors().get(fd, "")
-            if kind.endswith((".jsonl", ".defs", ".ops")) or "disttrace" in kind:
-                os.dup2(target, fd)
-    reduce(dist, MUCH)
-    stall(2)
-    say(size=os.fstat(target).st_size)
-
-
-def handed_to_exec(dist: Any) -> None:
-    """What exec starts has the descriptors that a bare program hands over."""
-    reduce(dist)
-    sys.stdout.flush()
-    code = "import os; print(sum(os.path.exists(f'/proc/self/fd/{fd}') for fd in range(3, 256)))"
-    os.execv(sys.executable, [sys.executable, "-S", "-c", code])
-
-
 def constant_over_groups() -> None:
     """Fifty groups that come and go leave as many descriptors and threads as one does."""
     import threading
@@ -105,15 +80,6 @@ def constant_over_groups() -> None:
         dist.destroy_process_group()
         counts.append((len(descriptors()), threading.active_count()))
     say(grown=[now - then for now, then in zip(counts[-1], counts[5], strict=True)])
-
-
-def locks_of_the_folder() -> None:
-    """flock and lockf on the working directory and on files in it are free."""
-    group()
-    stall(2)
-    fd = os.open(".", os.O_RDONLY)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    say(entries=sorted(name for name in os.listdir(".") if "disttrace" not in name))
 
 
 def _says_nothing(dist: Any) -> None:
@@ -138,17 +104,6 @@ def errors_into_a_full_pipe() -> None:
         process.kill()
         say(code="it hangs")
     os.close(reader)
-
-
-def errors_to_who_has_gone() -> None:
-    """Whoever read stderr has gone: a program that prints nothing ends well all the same."""
-    reader, writer = os.pipe()
-    process = subprocess.Popen(
-        command("files._says_nothing"), stderr=writer, stdout=writer, env=_LOUD
-    )
-    os.close(writer)
-    os.close(reader)
-    say(code=process.wait(45))
 
 
 def background_of_a_terminal() -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import re
 import subprocess
 import sys
 import time
+import traceback
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,15 @@ STALL_S = float(os.environ.get("ATTACK_STALL", "2"))
 LIBC = ctypes.CDLL(None, use_errno=True)
 MUCH = 40_000
 """Operations that fill several windows."""
+SCRIPT = """
+import ctypes, faulthandler, os, signal, sys, threading, time
+import torch, torch.distributed as dist
+dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
+t = torch.ones(2)
+dist.all_reduce(t)
+group = dist.new_group([0])
+"""
+"""A program of its own begins so."""
 
 
 def group(*, backend: str = "gloo") -> Any:
@@ -45,22 +58,38 @@ def stall(limits: float = 2.0) -> None:
         time.sleep(left)
 
 
-def say(**facts: object) -> None:
-    """Print facts that must be equal with and without tracing."""
+def say(*values: object, **facts: object) -> None:
+    """Print what must be equal with and without tracing."""
+    if values:
+        print(*values)
     for name, value in facts.items():
         sys.stdout.write(f"{name} {value}\n")
     sys.stdout.flush()
 
 
-def command(attack: str, *numbers: int) -> list[str]:
-    """The command of another function of a theme, which gets these numbers."""
-    return [sys.executable, "-m", "reliability.attacks", attack, *map(str, numbers)]
+def told(call: Callable[[], Any]) -> str:
+    """What came of a call, in a line: the type of its result, or the error with its frames."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return type(call()).__name__
+    except Exception as error:
+        lines = str(error).splitlines() or [""]
+        frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        notes, around = getattr(error, "__notes__", []), type(error.__context__).__name__
+        text = f"{type(error).__name__}: {lines[0][:90]} {len(lines)} {frames} {notes} {around}"
+        return re.sub(r"0x[0-9a-f]+|127\.0\.0\.1:\d+|:\d{4,5}\b", "_", text)
 
 
-def child(attack: str, *numbers: int, **options: Any) -> subprocess.CompletedProcess[str]:
+def command(attack: str) -> list[str]:
+    """The command of another function of a theme."""
+    return [sys.executable, "-m", "reliability.attacks", attack]
+
+
+def child(attack: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run another function of a theme as a program of its own, to its end or for a minute."""
     options = {"timeout": 60, "text": True, **options}
-    return subprocess.run(command(attack, *numbers), check=False, **options)
+    return subprocess.run(command(attack), check=False, **options)
 
 
 def ran(line: list[str], *, last: int = 2, **options: Any) -> None:

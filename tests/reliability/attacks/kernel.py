@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import fcntl
 import os
-import resource
 import select
 import signal
 import struct
@@ -20,6 +18,7 @@ from typing import Any
 from reliability.attacks.ground import (
     LIBC,
     MUCH,
+    SCRIPT,
     STALL_S,
     child,
     command,
@@ -66,15 +65,6 @@ def filtered_processes(dist: Any) -> None:
         say(error=error.strerror, reduced=reduce(dist) > 0)
 
 
-def root_changed(dist: Any) -> None:
-    """chroot into an empty folder after the start."""
-    os.chroot(tempfile.mkdtemp())
-    os.chdir("/")
-    reduce(dist, MUCH)
-    stall(3)
-    say(found=os.listdir("/"), reduced=reduce(dist) > 0)
-
-
 def mounts_of_its_own(dist: Any) -> None:
     """A mount namespace in which everything below /tmp is covered by an empty disk."""
     failed = LIBC.unshare(_NEWNS)
@@ -109,24 +99,6 @@ def descriptors_of_a_thread() -> None:
     stall(2)
     reduce(dist, MUCH)
     say(failed=failed, sizes={os.fstat(one.fileno()).st_size for one in mine})
-
-
-def closed_on_exec(dist: Any) -> None:
-    """close_range(CLOSE_RANGE_CLOEXEC) over everything, then an exec."""
-    LIBC.close_range(3, 0xFFFFFFFF, 4)
-    reduce(dist, 100)
-    sys.stdout.flush()
-    code = "import os; print(len(os.listdir('/proc/self/fd')))"
-    os.execv(sys.executable, [sys.executable, "-S", "-c", code])
-
-
-def few_from_the_start(dist: Any) -> None:
-    """RLIMIT_NOFILE is the number of descriptors that are open after the start, and a few."""
-    count = len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
-    reduce(dist, MUCH)
-    stall(3)
-    say(reduced=reduce(dist) > 0)
 
 
 def leases_on_files() -> None:
@@ -183,66 +155,6 @@ def _locks() -> None:
     say(free=os.waitstatus_to_exitcode(os.wait()[1]))
 
 
-def traits_of_the_process() -> None:
-    """Name, limits, masks, affinity, policy, personality and umask are what they were."""
-    group()
-    stall(2)
-    name = ctypes.create_string_buffer(16)
-    LIBC.prctl(16, name, 0, 0, 0)
-    for file in ("comm", "limits", "oom_score_adj", "coredump_filter", "timerslack_ns",
-                 "personality", "loginuid", "setgroups"):  # fmt: skip
-        with contextlib.suppress(OSError):
-            say(**{file: Path("/proc/self", file).read_text().split()})
-    status = Path("/proc/self/status").read_text().splitlines()
-    say(masks=[line for line in status if line[:7] in ("SigBlk:", "SigIgn:", "NoNewPr", "Seccomp")])
-    say(name=name.value, policy=os.sched_getscheduler(0), nice=os.getpriority(os.PRIO_PROCESS, 0))
-    options = (2, 4, 7, 23, 25, 27, 30, 36, 39)
-    say(options=[LIBC.prctl(n, *([1] if n == 23 else [0]), 0, 0, 0) for n in (3, 7, 27, 30, 39)])
-    say(asked=len(options), groups=os.getgroups(), sid=os.getsid(0) == os.getpid())
-
-
-def spawned_by_posix() -> None:
-    """posix_spawn and vfork start children with the program's mask, signals and descriptors."""
-    group()
-    stall(2)
-    code = (
-        "import os, signal; s = open('/proc/self/status').read().splitlines();"
-        "print([x for x in s if x[:6] in ('SigBlk', 'SigIgn', 'SigCgt')],"
-        " sorted(os.listdir('/proc/self/fd')))"
-    )
-    reader, writer = os.pipe()
-    arguments = [sys.executable, "-S", "-I", "-c", code]
-    actions = [(os.POSIX_SPAWN_DUP2, writer, 1)]
-    how: dict[str, Any] = {"file_actions": actions, "setsigmask": [], "setsigdef": [13]}
-    pid = os.posix_spawn(sys.executable, arguments, {}, **how)
-    os.close(writer)
-    say(said=os.read(reader, 4096), code=os.waitpid(pid, 0)[1])
-    for close in (True, False):
-        done = subprocess.run(arguments, capture_output=True, close_fds=close, env={}, check=False)
-        say(close=close, said=done.stdout, code=done.returncode)
-
-
-def descriptor_of_a_process() -> None:
-    """pidfds, waitid(P_PIDFD) and PDEATHSIG of children are the program's."""
-    group()
-    stall(2)
-    pid = os.fork()
-    if pid == 0:
-        LIBC.prctl(1, signal.SIGKILL, 0, 0, 0)
-        time.sleep(0.2)
-        os._exit(6)
-    fd = os.pidfd_open(pid)
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    say(ready=len(poller.poll(5000)))
-    found = os.waitid(os.P_PIDFD, fd, os.WEXITED)
-    say(status=None if found is None else (found.si_status, found.si_code))
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED)
-    except ChildProcessError as error:
-        say(error=error)
-
-
 def daemon_of_a_daemon() -> None:
     """Forked twice, a session of its own, nothing open, /, umask 0; then it trains and stalls."""
     reader, writer = os.pipe()
@@ -272,16 +184,6 @@ def _children() -> int:
     return 1
 
 
-def another_user(dist: Any) -> None:
-    """Rights are dropped in the midst of it: journals of root's folder end, results do not."""
-    os.setgroups([])
-    os.setresgid(65534, 65534, 65534)
-    os.setresuid(65534, 65534, 65534)
-    reduced = reduce(dist, 2 * MUCH) > 0
-    stall(3)
-    say(reduced=reduced, uid=os.getresuid(), again=reduce(dist) > 0)
-
-
 def disk_that_turns_read_only() -> None:
     """As after an error of the disk: the folder is remounted read-only while it is written."""
     folder = tempfile.mkdtemp().encode()
@@ -305,32 +207,16 @@ def _long(dist: Any) -> None:
 
 def ended_by_itself() -> None:
     """abort, a fault in C and faulthandler end it by their signals, with their words."""
-    for name in ("_aborts", "_faults", "_dumps"):
-        done = child(f"kernel.{name}", stderr=-1)
+    later = f"faulthandler.dump_traceback_later({STALL_S}, exit=True)\ntime.sleep({9 * STALL_S})"
+    for end in (
+        "os.abort()",
+        f"faulthandler.enable()\ntime.sleep({STALL_S})\nctypes.string_at(0)",
+        later,
+    ):
+        line = [sys.executable, "-c", SCRIPT + end]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
         heads = [x for x in done.stderr.splitlines() if x.startswith(("Fatal", "Time"))]
-        say(name=name, code=done.returncode, heads=heads)
-
-
-def _aborts() -> None:
-    group()
-    os.abort()
-
-
-def _faults() -> None:
-    import faulthandler
-
-    faulthandler.enable()
-    group()
-    stall(1)
-    ctypes.string_at(0)
-
-
-def _dumps() -> None:
-    import faulthandler
-
-    group()
-    faulthandler.dump_traceback_later(STALL_S, exit=True)
-    stall(9)
+        say(end=end, code=done.returncode, heads=heads)
 
 
 def environments() -> None:

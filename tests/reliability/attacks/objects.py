@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
 import time
 import traceback
-import weakref
 from collections import Counter
 from datetime import timedelta
 from functools import partial
@@ -16,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from reliability.attacks.ground import group, reduce, say
+from reliability.attacks.ground import group, say, told
 
 
 def stores_of_the_program() -> None:
@@ -58,10 +56,7 @@ def stores_of_the_program() -> None:
     below.set("a", "1")
     say(got=below.get("a"), added=mine.add("n", 2), keys=sorted(mine.kept))
     for ask in (lambda: mine.wait(["no"]), lambda: below.wait(["no"]), lambda: Less().get("a")):
-        try:
-            ask()
-        except Exception as error:
-            say(error=f"{type(error).__name__}: {error}".splitlines()[0][:80])
+        say(asked=told(ask))
     dist.init_process_group("gloo", store=mine, rank=0, world_size=1)
     dist.all_reduce(torch.ones(2))
     say(calls=sorted(calls.items()), keys=len(mine.kept))
@@ -95,44 +90,7 @@ def groups_of_the_program() -> None:
     dist.init_process_group("mine", store=dist.HashStore(), rank=0, world_size=1)
     tensor = torch.ones(2)
     say(result=dist.all_reduce(tensor), work=dist.all_reduce(tensor, async_op=True) is None)
-    try:
-        dist.broadcast(tensor, 0)
-    except ArithmeticError as error:
-        frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-        say(error=error, frames=frames)
-    say(calls=sorted(calls.items()))
-
-
-def errors_of_wrong_calls(dist: Any) -> None:
-    """What is wrong is told by the same types, texts and frames."""
-    store = dist.HashStore()
-    store.set_timeout(timedelta(milliseconds=200))
-    pg: Any = dist.group.WORLD
-    tensor = torch.ones(2)
-    wrong: list[Any] = [
-        lambda: dist.all_reduce("x"), lambda: pg.allreduce(),
-        lambda: pg.allreduce(1, 2, 3, 4), lambda: dist.ProcessGroup.allreduce("x"),
-        lambda: store.set(1, 2, 3), lambda: store.get(), lambda: store.get(b"\xff"),
-        lambda: store.wait("abc"), lambda: store.add("a", "b"), lambda: dist.Work.wait(1),
-        lambda: dist.broadcast(tensor), lambda: dist.broadcast(tensor, src=5),
-        lambda: dist.all_gather([], tensor), lambda: dist.all_gather_object(None, 1),
-        lambda: dist.scatter_object_list([None], None), lambda: dist.new_group([0, 0]),
-        lambda: dist.new_group(backend="none"), lambda: dist.barrier(device_ids="x"),
-        lambda: dist.init_process_group("gloo"), lambda: dist.all_reduce(tensor, op="sum"),
-        lambda: dist.TCPStore("127.0.0.1", -5),
-        lambda: dist.PrefixStore("a"), lambda: dist.PrefixStore(1, 2),
-        lambda: dist.batch_isend_irecv([]),
-        lambda: dist.batch_isend_irecv([1]), lambda: dist.monitored_barrier(timeout=1),
-        lambda: store.wait(["never"], timedelta(milliseconds=50)),
-    ]  # fmt: skip
-    for n, call in enumerate(wrong):
-        try:
-            say(n=n, result=call())
-        except Exception as error:
-            frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-            text = str(error).split("0x")[0].splitlines()[:1]
-            say(n=n, kind=type(error).__name__, text=text, frames=frames, notes=vars(error))
-            say(context=repr(error.__context__)[:60], cause=repr(error.__cause__)[:60])
+    say(refused=told(lambda: dist.broadcast(tensor, 0)), calls=sorted(calls.items()))
 
 
 def errors_that_pass(dist: Any) -> None:
@@ -157,10 +115,7 @@ def errors_that_pass(dist: Any) -> None:
             say(same=error is mine, kind=type(error).__name__, context=repr(error.__context__))
     work: Any = dist.all_reduce(torch.ones(2), async_op=True)
     future: Any = work.get_future().then(lambda _: 1 / 0)
-    try:
-        future.wait()
-    except Exception as error:
-        say(kind=type(error).__name__, text=str(error).splitlines()[0])
+    say(raised=told(future.wait))
 
 
 class _Raises:
@@ -269,6 +224,10 @@ def compiled_and_exported(dist: Any) -> None:
         def forward(self, x: Any) -> Any:
             return functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
 
+    step = torch.compile(Model(), backend=counter, fullgraph=True)
+    for n in range(4):
+        result = step(torch.full((3,), float(n)))
+    say(frames=counter.frame_count, result=result.tolist())
     exported = torch.export.export(Model(), (torch.ones(2),))
     say(code=exported.graph_module.code.splitlines())
     for make in (torch.fx.symbolic_trace, torch.jit.script):
@@ -280,94 +239,6 @@ def compiled_and_exported(dist: Any) -> None:
             say(kind=type(error).__name__, text=lines[:1])
     explained = torch._dynamo.explain(whole)(torch.ones(2))
     say(breaks=explained.graph_break_count, graphs=explained.graph_count)
-
-
-def operators_of_the_program(dist: Any) -> None:
-    """Operators and autograd functions of the program's that communicate inside."""
-    seen: list[str] = []
-
-    made: Any = torch.library.custom_op(
-        "attack::reduced", mutates_args=(), schema="(Tensor x) -> Tensor"
-    )
-
-    @made  # type: ignore[untyped-decorator]
-    def reduced(x: torch.Tensor) -> torch.Tensor:
-        seen.append("op")
-        y = x.clone()
-        dist.all_reduce(y)
-        return y
-
-    class Both(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            dist.all_reduce(x.clone())
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            seen.append("backward")
-            dist.all_reduce(grad)
-            return grad * 3
-
-    x = torch.ones(2, requires_grad=True)
-    (Both.apply(x).sum() + reduced(x.detach()).sum()).backward()
-    grad = None if x.grad is None else x.grad.tolist()
-    say(seen=seen, grad=grad, schema=str(torch.ops.attack.reduced.default._schema))
-    say(kernels=torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "CPU"))
-
-
-def patched_over_and_uninstalled(dist: Any) -> None:
-    """The program patches over ours, ours goes, and the program takes its own off again."""
-    import disttrace
-
-    calls: list[str] = []
-    names = ((dist.ProcessGroup, "allreduce"), (dist.Store, "set"), (dist.Work, "wait"))
-    kept = {}
-    for owner, name in names:
-        kept[owner, name] = vars(owner)[name]
-        original = getattr(owner, name)
-
-        def mine(self: Any, *args: Any, _original: Any = original, _name: str = name) -> Any:
-            calls.append(_name)
-            return _original(self, *args)
-
-        setattr(owner, name, mine)
-    dist.HashStore().set("a", "b")
-    reduce(dist)
-    disttrace.uninstall()
-    dist.HashStore().set("a", "b")
-    reduce(dist)
-    for owner, name in names:
-        setattr(owner, name, kept[owner, name])
-    reduce(dist)
-    work: Any = dist.all_reduce(torch.ones(1), async_op=True)
-    work.wait()
-    say(calls=sorted(set(calls)), reduced=reduce(dist), installed=disttrace.is_installed())
-
-
-def life_of_everything(dist: Any) -> None:
-    """Stores, groups, works, futures and subclasses die when they did, in the same order."""
-    order: list[str] = []
-    store: Any = dist.HashStore()
-    prefix: Any = dist.PrefixStore("a", store)
-    other: Any = dist.new_group([0])
-    work: Any = dist.all_reduce(torch.ones(2), group=other, async_op=True)
-    future: Any = work.get_future()
-    things = {"store": store, "prefix": prefix, "group": other, "work": work}
-    for name, thing in things.items():
-        weakref.finalize(thing, order.append, name)
-    del thing, things
-    work.wait()
-    del store
-    del prefix
-    order.append("-")
-    del work
-    order.append("-")
-    del future
-    dist.destroy_process_group(other)
-    del other
-    gc.collect()
-    say(order=order)
 
 
 def keys_and_values() -> None:
@@ -406,33 +277,6 @@ def times_of_the_store() -> None:
     began = time.monotonic()
     store.wait(["later"])
     say(woken=time.monotonic() - began < 2, timeout=store.timeout)
-
-
-def names_of_groups() -> None:
-    """Names, tags, descriptions and numbers of groups are given as they were."""
-    from torch.distributed import distributed_c10d as c10d
-
-    group()
-    made: list[Any] = [dist.new_group([0], group_desc=f"mine {n}") for n in range(5)]
-    world: Any = c10d._world
-    for one in (dist.group.WORLD, *made):
-        say(name=one.group_name, desc=one.group_desc, rank=one.rank(), size=one.size())
-        say(tag=world.pg_to_tag.get(one), config=dist.get_backend_config(one), text=type(one))
-    say(names=sorted(world.pg_names.values()), count=world.group_count)
-
-
-def meshes_and_tensors() -> None:
-    """Device meshes and DTensors: layouts, values and texts."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-
-    group()
-    mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("data",))
-    tensor: DTensor = distribute_tensor(torch.arange(6.0), mesh, [Shard(0)])
-    other = tensor.redistribute(mesh, [Replicate()])
-    summed = (tensor + 1).sum().full_tensor() if hasattr(DTensor, "full_tensor") else 0
-    say(mesh=mesh, placements=(tensor.placements, other.placements), summed=summed)
-    say(text=repr(tensor), local=other.to_local().tolist())
 
 
 def _fail(fails: bool) -> None:

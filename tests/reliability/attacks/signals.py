@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
 import os
 import signal
+import sys
 import threading
 import time
 from typing import Any
 
-from reliability.attacks.ground import LIBC, STALL_S, child, group, reduce, say, stall
+from reliability.attacks.ground import SCRIPT, STALL_S, ran, reduce, say
 
 
 def waited_for_by_main() -> None:
@@ -27,54 +26,12 @@ def waited_for_by_main() -> None:
         say(came=int(signal.sigwait({number})))
 
 
-def handlers_seen_by_python() -> None:
-    """getsignal answers for every number as in a bare interpreter."""
-    group()
-    stall(2)
-    odd = {n: signal.getsignal(n) for n in signal.valid_signals()}
-    say(odd=sorted((n, str(h)) for n, h in odd.items() if h is not signal.SIG_DFL))
-
-
-def faulthandler_is_as_it_was() -> None:
-    """What the program asks of faulthandler, and what that answers."""
-    group()
-    unregister: Any = faulthandler.unregister
-    say(enabled=faulthandler.is_enabled(), terms=unregister(signal.SIGTERM))
-    stall(1)
-    say(others=[n for n in range(34, 65) if unregister(n)])
-    faulthandler.register(signal.SIGUSR2, all_threads=False)
-    say(mine=unregister(signal.SIGUSR2))
-
-
-def _ended_by(number: int) -> None:
-    group()
-    stall(1.5)
-    os.kill(os.getpid(), number)
-    time.sleep(5)
-
-
 def ended_by_each() -> None:
     """A program that handles none ends by the signal that it got, whichever that is."""
     handled_by_none = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGBUS, signal.SIGUSR1)
     for number in (*handled_by_none, signal.SIGRTMAX - 7):
-        say(number=int(number), code=child("signals._ended_by", int(number)).returncode)
-
-
-def _foreign_mapping() -> None:
-    import mmap
-    import tempfile
-
-    group()
-    with tempfile.TemporaryFile() as file:
-        file.truncate(1 << 16)
-        mapped = mmap.mmap(file.fileno(), 1 << 16)
-        file.truncate(0)
-        mapped[0] = 1
-
-
-def mapping_of_its_own() -> None:
-    """A bus error that is the program's own ends it by SIGBUS."""
-    say(code=child("signals._foreign_mapping").returncode)
+        end = f"time.sleep({1.5 * STALL_S})\nos.kill(os.getpid(), {int(number)})\ntime.sleep(5)\n"
+        ran([sys.executable, "-c", SCRIPT + end])
 
 
 def handler_that_raises(dist: Any) -> None:
@@ -132,60 +89,3 @@ def interrupted_traceback() -> None:
     except KeyboardInterrupt as error:
         frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
         say(frames=frames, torch=bool(torch.ones(1).sum()))
-
-
-def library_handlers() -> None:
-    """C handlers of every real-time signal, set after us by a library, are called by nobody."""
-    group()
-    counts = (ctypes.c_int * 65)()
-    proto = ctypes.CFUNCTYPE(None, ctypes.c_int)
-    LIBC.signal.restype = ctypes.c_void_p
-    LIBC.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
-
-    def handler(number: int) -> None:
-        counts[number] += 1
-
-    kept = proto(handler)
-    for number in (signal.SIGBUS, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)):
-        LIBC.signal(number, ctypes.cast(kept, ctypes.c_void_p))
-    holder = ctypes.PyDLL(None)
-    until = time.monotonic() + 4 * STALL_S
-    while time.monotonic() < until:
-        holder.usleep(900_000)  # with the GIL held
-    say(called=[n for n in range(65) if counts[n]])
-
-
-def stopped_and_continued(dist: Any) -> None:
-    """A stop and a continue in a stall change nothing but the time."""
-    pid = os.getpid()
-    if os.fork() == 0:
-        for _ in range(5):
-            time.sleep(STALL_S / 2)
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(STALL_S / 2)
-            os.kill(pid, signal.SIGCONT)
-        os._exit(0)
-    code = os.waitstatus_to_exitcode(os.wait()[1])
-    say(code=code, reduced=reduce(dist))
-
-
-def alarms_and_sleeps() -> None:
-    """A sleep is as long as asked for beside an alarm without exception; select is interrupted."""
-    import select
-
-    group()
-    hits: list[int] = []
-    signal.signal(signal.SIGALRM, lambda number, _: hits.append(number))
-    signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
-    began = time.monotonic()
-    select.select([], [], [], 2 * STALL_S)
-    took = time.monotonic() - began
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    say(long_enough=took >= 2 * STALL_S, hits=len(hits) >= 4 * STALL_S - 2)
-
-
-def masks_of_threads() -> None:
-    """The main thread's mask is what it was, and pending signals are none."""
-    group()
-    stall(2)
-    say(mask=sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())), pending=signal.sigpending())

@@ -6,36 +6,29 @@ import contextlib
 import copy
 import ctypes
 import datetime
-import gc
 import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
-import io
 import logging
 import os
 import pickle
-import pydoc
-import re
-import resource
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 import types
 import typing
 import warnings
-import weakref
 import zipapp
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from reliability.attacks.ground import (
+    SCRIPT,
     STALL_S,
     code_of,
     command,
@@ -47,14 +40,7 @@ from reliability.attacks.ground import (
     stall,
 )
 
-_SCRIPT = """
-import torch, torch.distributed as dist
-dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
-t = torch.ones(2)
-dist.all_reduce(t)
-group = dist.new_group([0])
-print(t.tolist(), __name__)
-"""
+_SCRIPT = SCRIPT + "print(t.tolist(), __name__)\n"
 
 
 def options_of_the_interpreter() -> None:
@@ -65,6 +51,7 @@ def options_of_the_interpreter() -> None:
         (["-X", "int_max_str_digits=640"], {}), (["-X", "frozen_modules=off"], {}),
         ([], {"PYTHONMALLOC": "debug", "PYTHONHASHSEED": "0"}), ([], {"PYTHONMALLOC": "malloc"}),
         (["-OO", "-X", "no_debug_ranges"], {}), (["-u", "-W", "error::ResourceWarning"], {}),
+        (["-O"], {}), (["-B", "-P"], {}), (["-X", "utf8"], {}),
     ]  # fmt: skip
     for options, variables in odd:
         ran([sys.executable, *options, "-c", _SCRIPT], env={**os.environ, **variables})
@@ -137,12 +124,16 @@ def loader_of_many() -> None:
 
 
 def files_beside_the_script() -> None:
-    """Files that are called as what we need: none is executed but by the program."""
+    """Files that are called as ours, or as what we need: none is executed but by the program."""
     folder = Path(tempfile.mkdtemp())
-    for name in ("orjson", "polars", "disttrace_viewer", "opentelemetry", "tomli", "fsspec"):
+    names = ("orjson", "polars", "disttrace_viewer", "opentelemetry", "tomli", "fsspec", "config",
+             "identity", "errors", "journal", "session", "redact", "recording", "startup",
+             "patching", "viewer", "lifecycle", "capture", "commands")  # fmt: skip
+    for name in names:
         (folder / f"{name}.py").write_text(f"print('executed', {name!r})\nmine = 1\n")
     (folder / "main.py").write_text(
-        _SCRIPT + "import time; time.sleep(5)\nimport orjson\nprint(orjson.mine)\n"
+        _SCRIPT + "time.sleep(5)\nimport orjson, config, identity, errors, journal, recording\n"
+        "print(orjson.mine, config.mine, identity.mine, journal.mine, recording.mine)\n"
     )
     ran([sys.executable, str(folder / "main.py")])
 
@@ -203,141 +194,13 @@ def callers_of_the_program() -> None:
     say(records=records, files=[Path(one.filename).name for one in caught])
 
 
-def what_is_counted(dist: Any) -> None:
-    """References to arguments, results, groups and stores after calls; what dies at once."""
-    import torch
-
-    store = dist.HashStore()
-    tensor, key, value = torch.ones(3), "k" * 50, "v" * 50
-    world, options = dist.group.WORLD, dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp.MAX
-    for _ in range(50):
-        dist.all_reduce(tensor)
-        store.set(key, value)
-        work = dist.all_reduce(tensor, async_op=True)
-    counts = [sys.getrefcount(one) for one in (tensor, key, value, world, store, options, work)]
-    say(counts=counts, op=sys.getrefcount(dist.ReduceOp.MAX) < 10**6)
-    gone = [weakref.ref(torch.ones(3)) for _ in range(3)]
-    other = torch.ones(3)
-    gone.append(weakref.ref(other))
-    dist.all_reduce(other)
-    del other
-    say(gone=[one() is None for one in gone])
-    with contextlib.suppress(Exception):
-        failing = torch.ones(4)
-        gone.append(weakref.ref(failing))
-        dist.broadcast(failing, 7)
-    del failing
-    say(gone=[one() is None for one in gone])
-
-
-def little_memory(dist: Any) -> None:
-    """With no room left for maps: results stay, or are the same MemoryError."""
-    reduce(dist, 100)
-    with open("/proc/self/statm") as file:
-        size = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + (32 << 20), resource.RLIM_INFINITY))
-    reduced = reduce(dist, 60_000)
-    stall(2)
-    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    say(reduced=reduced, again=reduce(dist, 10))
-
-
 def ends_before_the_end() -> None:
-    """atexit's functions are run by the program, or cleared, and it goes on."""
-    for what in ("_run_exitfuncs", "_clear"):
-        script = (
-            _SCRIPT + "import atexit\natexit.register(print, 'mine')\n"
-            f"atexit.{what}()\nfor _ in range(300): dist.all_reduce(t)\n"
-            "atexit.register(print, 'late')\nprint('end')\n"
-        )
-        ran([sys.executable, "-c", script])
-    script = _SCRIPT + "import atexit, os\natexit.register(os._exit, 9)\nraise ValueError(1)\n"
-    ran([sys.executable, "-c", script])
-    script = _SCRIPT + "import threading, os, signal\n"
-    script += "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
-    script += "signal.signal(signal.SIGTERM, lambda *_: exit(8))\nimport time; time.sleep(9)\n"
-    ran([sys.executable, "-c", script])
-
-
-def modules_taken_away(dist: Any) -> None:
-    """sys.modules is emptied, replaced for a while and put back, beside collectives."""
-    import torch
-
-    store = dist.HashStore()
-    kept = dict(sys.modules)
-    sys.modules.clear()
-    try:
-        for _ in range(300):
-            dist.all_reduce(torch.ones(2))
-            store.set("a", "b")
-    finally:
-        sys.modules.update(kept)
-    stall(1.5)
-    with mock.patch.dict(sys.modules):
-        for name in [name for name in sys.modules if not name.startswith("torch")]:
-            sys.modules.pop(name)
-        with contextlib.suppress(Exception):
-            dist.all_reduce(torch.ones(2), async_op=True).wait()
-        with contextlib.suppress(Exception):
-            store.get("a")
-    say(reduced=reduce(dist), new=dist.new_group([0]) is not None)
-
-
-def environment_taken_away(dist: Any) -> None:
-    """os.environ is emptied, or replaced by a dictionary, and children are started."""
-    kept = dict(os.environ)
-    os.environ.clear()
-    reduced = reduce(dist, 100)
-    done = subprocess.run(["/usr/bin/env"], capture_output=True, text=True, check=False)
-    say(reduced=reduced, names=[x.partition("=")[0] for x in done.stdout.splitlines()])
-    os.environ = dict(kept)  # type: ignore[assignment]  # noqa: B003
-    say(code=code_of(forked(5)))
-    stall(1.5)
-    say(reduced=reduce(dist))
-
-
-def code_of_functions() -> None:
-    """Code objects of torch's functions are written down, compared, taken apart and put together."""  # noqa: E501
-    import dis
-    import marshal
-
-    import torch.distributed as dist
-
-    group()
-    for name in ("new_group", "init_process_group", "all_gather_object", "batch_isend_irecv"):
-        code = inspect.unwrap(getattr(dist, name)).__code__
-        try:
-            say(name=name, written=len(marshal.dumps(code)) > 100)
-        except ValueError as error:
-            say(name=name, written=error)
-        with contextlib.redirect_stdout(io.StringIO()):
-            dis.dis(code)
-        say(same=code == code.replace(), hashed=hash(code) == hash(code.replace()))
-        names = code.co_varnames[: code.co_argcount]
-        say(names=names, flags=code.co_flags, first=code.co_firstlineno)
-        say(hints=str(typing.get_type_hints(getattr(dist, name)))[:80])
-        say(spec=str(inspect.getfullargspec(getattr(dist, name)))[:80])
-
-
-def shown_to_people() -> None:
-    """What help and doctest show of torch's classes and functions, and of what kind they are."""
-    import doctest
-
-    import torch.distributed as dist
-
-    group()
-    for one in (dist.Store, dist.HashStore, dist.PrefixStore, dist.TCPStore, dist.ProcessGroup,
-                dist.Work, dist.AllreduceOptions, dist.ProcessGroupGloo, dist.new_group):  # fmt: skip  # noqa: E501
-        text = re.sub(r"0x[0-9a-f]+", "_", pydoc.render_doc(one, renderer=pydoc.plaintext))  # type: ignore[attr-defined]
-        for line in text.splitlines():
-            say(line=line)
-    found = doctest.DocTestFinder(exclude_empty=False).find(dist.distributed_c10d)
-    say(tests=len(found), lines=sum(one.lineno or 0 for one in found))
-    for owner, name in ((dist.ProcessGroup, "allreduce"), (dist.Store, "set"), (dist.Work, "wait")):
-        entry = vars(owner)[name]
-        say(kind=type(entry).__name__, routine=inspect.isroutine(getattr(owner, name)),
-            builtin=inspect.isbuiltin(getattr(owner, name)), text=str(entry)[:40])  # fmt: skip
+    """A function of atexit's ends the program with its own code, and so does a handler."""
+    left = "import atexit\natexit.register(os._exit, 9)\nraise ValueError(1)\n"
+    timer = "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
+    handled = "signal.signal(signal.SIGTERM, lambda *_: exit(8))\ntime.sleep(9)\n"
+    for end in (left, timer + handled):
+        ran([sys.executable, "-c", _SCRIPT + end])
 
 
 def errors_handed_on(dist: Any) -> None:
@@ -366,27 +229,6 @@ def errors_handed_on(dist: Any) -> None:
             say(frames=[x.strip().split(",")[-1] for x in lines if x.startswith("  File")])
             own = (x for x in lines if x.startswith("    ") and " = " in x)
             say(locals=sorted(x.split("=")[0].strip() for x in own))
-
-
-def signals_that_cannot_wait(dist: Any) -> None:
-    """No signal may be queued (RLIMIT_SIGPENDING 0), and timers of all kinds fire all the time."""
-    counts = dict.fromkeys((signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF), 0)
-
-    def handler(number: int, _: Any) -> None:
-        counts[signal.Signals(number)] += 1
-
-    for number, timer in ((signal.SIGALRM, signal.ITIMER_REAL), (signal.SIGPROF, signal.ITIMER_PROF),  # noqa: E501
-                          (signal.SIGVTALRM, signal.ITIMER_VIRTUAL)):  # fmt: skip
-        signal.signal(number, handler)
-        signal.setitimer(timer, 0.003, 0.003)
-    resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, 0))
-    until = time.monotonic() + 3
-    while time.monotonic() < until:
-        reduced = reduce(dist, 20)
-    stall(2)
-    for timer in (signal.ITIMER_REAL, signal.ITIMER_PROF, signal.ITIMER_VIRTUAL):
-        signal.setitimer(timer, 0)
-    say(reduced=reduced, came=[n > 50 for n in counts.values()])
 
 
 def loaders_of_data(dist: Any) -> None:
@@ -484,51 +326,6 @@ def folder_of_many() -> None:
     say(little=time.process_time() - began < 6, reduced=reduce(dist))
 
 
-def tasks_and_contexts(dist: Any) -> None:
-    """Async generators, cancelled tasks, contexts and hooks of asyncio around calls."""
-    import asyncio
-    import contextvars
-
-    store = dist.HashStore()
-    store.set_timeout(datetime.timedelta(milliseconds=50))
-    seen: list[Any] = []
-    variable = contextvars.ContextVar("variable", default=0)
-
-    async def steps() -> Any:
-        try:
-            for n in range(5):
-                reduce(dist)
-                yield n
-                await asyncio.sleep(0)
-        finally:
-            store.set("closed", "1")
-            seen.append("closed")
-
-    async def main() -> None:
-        hooks = sys.get_asyncgen_hooks()
-        async for n in steps():
-            if n == 2:
-                break
-        variable.set(7)
-        task = asyncio.create_task(asyncio.to_thread(store.set, "a", "b"))
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        for _ in range(3):
-            try:
-                await asyncio.to_thread(store.get, "never")
-            except Exception as error:
-                seen.append(type(error).__name__)
-        gc.collect()
-        await asyncio.sleep(0.1)
-        seen.append((variable.get(), hooks == sys.get_asyncgen_hooks()))
-        context = contextvars.copy_context()
-        seen.append(context.run(lambda: (reduce(dist), variable.get())))
-
-    asyncio.run(main(), debug=True)
-    say(seen=seen, variable=variable.get())
-
-
 def jumping_clock() -> None:
     """A library that was loaded first makes every clock jump back and forth by hours."""
     folder = Path(tempfile.mkdtemp())
@@ -550,33 +347,6 @@ def jumping_clock() -> None:
     script += "    dist.all_reduce(t); s.set('a', 'b')\nprint('end')\n"
     env = {**os.environ, **({} if made.returncode else {"LD_PRELOAD": str(library)})}
     ran([sys.executable, "-c", script], env=env)
-
-
-def groups_in_threads(dist: Any) -> None:
-    """Threads that switch all the time make groups of their own, call and destroy them."""
-    import torch
-
-    sys.setswitchinterval(1e-6)
-    groups = [dist.new_group([0]) for _ in range(8)]
-    sums = []
-
-    def work(n: int) -> None:
-        local = threading.local()
-        local.kept = torch.ones(3)
-        for _ in range(150):
-            dist.all_reduce(local.kept, group=groups[n])
-            work = dist.all_reduce(torch.ones(2), group=groups[n], async_op=True)
-            work.wait()
-        sums.append(float(local.kept.sum()))
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join(60)
-    for one in groups:
-        dist.destroy_process_group(one)
-    say(sums=sums, alive=[one.is_alive() for one in threads])
 
 
 def broken_allocations() -> None:
@@ -613,11 +383,7 @@ def broken_allocations() -> None:
 
 def commands_of_the_shell() -> None:
     """Below strace-like wrappers, nohup, setsid, timeout, env -i and nice it ends the same."""
-    line = command("surroundings._short")
+    line = command("kernel._plain")
     for before in (["nohup"], ["setsid", "-w"], ["timeout", "60"], ["nice"], ["stdbuf", "-o0"],
                    ["env", "-u", "HOME", "-u", "USER"], ["sh", "-c", 'exec "$@" <&- ', "x"]):  # fmt: skip  # noqa: E501
         ran([*before, *line], stdin=subprocess.DEVNULL)
-
-
-def _short() -> None:
-    say(reduced=reduce(group(), 10))

@@ -4,115 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
-import select
 import signal
 import sys
 import threading
 import time
-import traceback
-from collections import Counter
 from typing import Any
 
 from reliability.attacks.ground import (
     STALL_S,
-    code_of,
     command,
-    forked,
     group,
     ran,
     reduce,
     say,
-    stall,
 )
-
-
-def interrupted_anywhere(dist: Any) -> None:
-    """Each of many Ctrl-C comes out once, with a traceback of the program's and torch's frames."""
-    store = dist.HashStore()
-    pid, ready = os.getpid(), os.pipe()
-    if os.fork() == 0:
-        for n in range(150):
-            os.read(ready[0], 1)
-            time.sleep(0.001 + 0.00013 * (n % 37))
-            os.kill(pid, signal.SIGINT)
-        os._exit(0)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    came, ours = 0, 0
-    for _ in range(150):
-        try:
-            os.write(ready[1], b"x")
-            until = time.monotonic() + 10
-            while time.monotonic() < until:
-                reduce(dist, 3)
-                store.set("a", "b")
-                store.get("a")
-        except KeyboardInterrupt as error:
-            came += 1
-            files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-            ours += sys.version_info >= (3, 11) and any("/disttrace/" in x for x in files)
-    say(came=came, ours=ours, code=os.wait()[1])
-
-
-def timed_waits() -> None:
-    """sigtimedwait runs to its end in a stall, pause ends by the program's own signal only."""
-    group()
-    every = set(range(signal.SIGRTMIN, signal.SIGRTMAX + 1)) | {signal.SIGCHLD, signal.SIGIO}
-    signal.pthread_sigmask(signal.SIG_BLOCK, every)
-    began = time.monotonic()
-    say(came=signal.sigtimedwait(every, 3 * STALL_S), full=time.monotonic() - began > 2.9 * STALL_S)
-    counted: list[int] = []
-    signal.signal(signal.SIGUSR1, lambda n, _: counted.append(n))
-    threading.Timer(2 * STALL_S, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-    signal.pause()
-    say(counted=counted)
-
-
-def handlers_while_it_stalls() -> None:
-    """Handlers that set, replaced and taken away during a stall run as often as signals came."""
-    group()
-    counts: Counter[int] = Counter()
-    for turn in range(6):
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
-            signal.signal(number, lambda n, _: counts.update([int(n)]))
-            os.kill(os.getpid(), number)
-            if turn % 2:
-                signal.signal(number, signal.SIG_IGN)
-                os.kill(os.getpid(), number)
-        stall(0.6)
-    say(counts=sorted(counts.items()))
-
-
-def asyncio_loop(dist: Any) -> None:
-    """Signals, sockets and timers of a loop beside collectives in threads."""
-
-    async def echo(reader: Any, writer: Any) -> None:
-        writer.write(await reader.read(5))
-        await writer.drain()
-        writer.close()
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        seen: list[str] = []
-        for number in (signal.SIGUSR1, signal.SIGCHLD):
-            loop.add_signal_handler(number, seen.append, signal.Signals(number).name)
-        server = await asyncio.start_server(echo, "127.0.0.1", 0)
-        done = await asyncio.gather(*(asyncio.to_thread(reduce, dist, 20) for _ in range(4)))
-        await asyncio.sleep(2 * STALL_S)
-        os.kill(os.getpid(), signal.SIGUSR1)
-        port = server.sockets[0].getsockname()[1]
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"hello")
-        got = await reader.read(5)
-        writer.close()
-        try:
-            await asyncio.wait_for(asyncio.Event().wait(), 0.2)
-        except asyncio.TimeoutError:
-            seen.append("time-out")
-        server.close()
-        say(seen=seen, done=len(done), got=got)
-
-    asyncio.run(main(), debug=True)
 
 
 def interrupted_loop() -> None:
@@ -132,59 +37,6 @@ def interrupted_loop() -> None:
         asyncio.run(main())
     except KeyboardInterrupt:
         say(interrupted=True)
-
-
-def switched_by_a_hub(dist: Any) -> None:
-    """Locks, sleeps, queues and selects are replaced by a library, as gevent does: nobody but the
-    program calls what it put there on the program's thread."""
-    used: Counter[str] = Counter()
-    main = threading.get_ident()
-
-    def counting(original: Any) -> Any:
-        def replaced(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() == main:
-                used[original.__name__] += 1
-            return original(*args, **kwargs)
-
-        return replaced
-
-    places: list[tuple[Any, str]] = [
-        (threading, "Lock"), (threading, "RLock"), (threading, "Event"), (threading, "Thread"),
-        (queue, "SimpleQueue"), (select, "poll"), (time, "sleep"), (time, "time"),
-    ]  # fmt: skip
-    for module, name in places:
-        setattr(module, name, counting(getattr(module, name)))
-    reduced = reduce(dist, 500)
-    dist.HashStore().set("a", "b")
-    stall(2)
-    say(slept=used.pop("sleep", 0) > 0, used=sorted(used.items()), reduced=reduced)
-
-
-def threads_that_fork(dist: Any) -> None:
-    """Four threads fork at once while others record: each child's code comes back."""
-    store = dist.HashStore()
-    codes: list[int] = []
-    over = threading.Event()
-
-    def forks(n: int) -> None:
-        codes.extend(code_of(forked((n + m) % 7)) for m in range(15))
-
-    def records() -> None:
-        n = 0
-        while not over.is_set():
-            n += 1
-            store.set(f"{n}", "x" * (n % 700))
-
-    recording = [threading.Thread(target=records) for _ in range(2)]
-    forking = [threading.Thread(target=forks, args=(n,)) for n in range(4)]
-    for one in recording + forking:
-        one.start()
-    for one in forking:
-        one.join()
-    over.set()
-    for one in recording:
-        one.join(20)
-    say(codes=sorted(codes), alive=[one.is_alive() for one in recording])
 
 
 def shared_by_processes() -> None:
@@ -282,27 +134,3 @@ def _ends() -> None:
 
     threading.Thread(target=works).start()
     atexit.register(os.write, 1, b"last registered\n")
-
-
-def held_lock_of_the_collector(dist: Any) -> None:
-    """Garbage that issues operations when it is collected, at every allocation."""
-    import gc
-
-    store = dist.HashStore()
-    collected = [0]
-
-    class Cycle:
-        def __init__(self) -> None:
-            self.me = self
-
-        def __del__(self) -> None:
-            collected[0] += 1
-            store.set("x", "y")
-
-    gc.set_threshold(20, 2, 2)
-    for _ in range(400):
-        Cycle()
-        reduce(dist)
-        store.get("x") if collected[0] else None
-    gc.collect()
-    say(collected=collected[0])
