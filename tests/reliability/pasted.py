@@ -3,7 +3,6 @@
 python tests/reliability/pasted.py --kept FOLDER [--only NAME ...]     record (once), then draw
 python tests/reliability/pasted.py --kept FOLDER --draws 300 --seed 1
 python tests/reliability/pasted.py --kept FOLDER --imitated 2.13.0 2.15.0    NCCL's as well
-python tests/reliability/pasted.py --attacks            what is no evidence at all: exit code 2
 python tests/reliability/pasted.py --large              200 MB of a log: seconds and MB
 
 Each program runs once under two real launchers (two nodes of two ranks), on gloo, and on torch's
@@ -154,13 +153,13 @@ ON_DEVICES = {
         "torch.cuda.synchronize()\ntime.sleep(60)",
         3,
     ),
-    "raises": _of("start()\nif RANK == 2: raise ValueError('shard 7 is empty')\nstep()", 2),
+    "raises": PROGRAMS["raises"],
     "a call less": _of(
         "start()\nif RANK != 2: dist.all_reduce(ones(64))\ndist.all_reduce(ones(8))\n"
         "dist.all_reduce(ones(16))\ntorch.cuda.synchronize()\ntime.sleep(60)",
         2,
     ),
-    "healthy": Program(f"{HEAD}\ndef program():\n    start()\n    step(5)\n{TAIL}", healthy=True),
+    "healthy": PROGRAMS["healthy"],
 }
 
 
@@ -511,92 +510,13 @@ def draw(number: int, seed: int, recordings: Sequence[tuple[Path, Program]]) -> 
     return (WRONG if wrong else RIGHT if good else UNDECIDED), text
 
 
-# -- what is no evidence ---------------------------------------------------------------------
+# -- large logs ------------------------------------------------------------------------------
 
-LONG_NUMBER = "9" * 5000
 WATCHDOG = (
     "[rank{}]: [E ProcessGroupNCCL.cpp:670] [Rank {}] Watchdog caught collective operation timeout:"
     " WorkNCCL(SeqNum={}, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)={}) ran for {}"
     " milliseconds before timing out.\n"
 )
-THREADS = '[{{"pid": {}, "thread_id": 1, "thread_name": "MainThread", "frames": [{}]}}]'
-ATTACKS: dict[str, tuple[str, bytes]] = {
-    "empty log": ("a.log", b""),
-    "blank log": ("a.log", b"\n \n\t\n"),
-    "binary log": ("a.log", bytes(range(256)) * 999),
-    "utf-16 log": ("a.log", "step 1\nstep 2\n".encode("utf-16")),
-    "one long line": ("a.log", b"x" * 20_000_000),
-    "carriage returns": ("a.log", b"10%\r" * 99_999),
-    "long numbers": ("a.log", WATCHDOG.format(*[LONG_NUMBER] * 5).encode()),
-    "long clock": ("a.log", f"  time      : {LONG_NUMBER}\n  rank      : {LONG_NUMBER}\n".encode()),
-    "long said": ("a.log", b'{"disttrace":' + b"[" * 5000 + b"\n"),
-    "said of wrong types": (
-        "a.log", b'{"disttrace": 1, "kind": [1], "summary": "x", "culprit_ranks": 5}\n',
-    ),
-    "error.json of a number": ("attempt_0/0/error.json", b'{"message": 5}'),
-    "error.json of lists": ("attempt_0/0/error.json", b'{"message": {"message": []}}'),
-    "error.json, long time": (
-        "attempt_0/0/error.json",
-        f'{{"message": {{"message": "E: x", "extraInfo": {{"timestamp": "{LONG_NUMBER}"}}}}}}'
-        .encode(),
-    ),
-    "error.json, deep": ("attempt_0/0/error.json", b'{"message": ' + b"[" * 5000),
-    "stack of no frame": ("a.json", THREADS.format(1, "").encode()),
-    "stack, frames a number": ("a.json", b'[{"pid": 1, "thread_id": 1, "frames": 5}]'),
-    "stack, deep": ("a.json", b'[{"frames": "thread_id", "a": ' + b"[" * 100_000),
-    "stack, long line": (
-        "a.json", THREADS.format(1, f'{{"filename": "a.py", "name": "f", "line": {LONG_NUMBER}}}')
-        .encode(),
-    ),
-    "stack, long pid": (
-        "a.json", THREADS.format(LONG_NUMBER, '{"filename": "a.py", "name": "f", "line": 3}')
-        .encode(),
-    ),
-    "stack, wrong types": (
-        "a.json", THREADS.format('"x"', '{"filename": 3, "name": null, "line": "y"}').encode(),
-    ),
-    "stack, text of long numbers": (
-        "a.txt",
-        f'Process {LONG_NUMBER}: python\nThread {LONG_NUMBER} (idle): "MainThread"\n'
-        f"    f (a.py:{LONG_NUMBER})\n".encode(),
-    ),
-    "dump, empty": ("trace_rank_0", b""),
-    "dump, cut pickle": ("trace_rank_0", b"\x80\x02}q\x00(X\x07\x00\x00\x00entries"),
-    "dump, wrong types": ("trace_rank_0", b'{"entries": 5, "version": [], "pg_config": "x"}'),
-    "dump, entries of numbers": ("trace_rank_0", b'{"version": "2.10", "entries": [1, null, []]}'),
-    "dump, long numbers": (
-        "trace_rank_0",
-        f'{{"version": "2.10", "pg_config": {{}}, "entries": [{{"collective_seq_id": {LONG_NUMBER},'
-        f' "time_created_ns": {LONG_NUMBER}, "profiling_name": "nccl:all_reduce"}}]}}'.encode(),
-    ),
-    "dump, deep": ("trace_rank_0", b'{"version": "2.10", "entries": ' + b"[" * 100_000),
-    "ras, wrong types": ("ras.json", b'{"nccl_version": 1, "communicators": 5, "timestamp": []}'),
-    "profile, wrong types": ("a.json", b'{"traceEvents": 5, "distributedInfo": []}'),
-    "profile, events of numbers": (
-        "a.json", b'{"schemaVersion": 1, "distributedInfo": {"rank": "x"}, "traceEvents": [1, {}]}',
-    ),
-}  # fmt: skip
-
-
-def attacks() -> int:
-    """How many of them did not end with exit code 2 and a sentence."""
-    wrong = 0
-    for name, (path, data) in ATTACKS.items():
-        with tempfile.TemporaryDirectory() as made:
-            file = Path(made) / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(data)
-            command = [sys.executable, "-m", "disttrace", "diagnose", made]
-            environ = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'viewer'}"}
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
-        text = done.stdout + done.stderr
-        bad = done.returncode != 2 or "Traceback" in text or not text.strip()
-        wrong += bad
-        if bad:
-            print(f"{name}: exit code {done.returncode}: {text[-600:]}", flush=True)
-    print(f"{len(ATTACKS) - wrong} of {len(ATTACKS)} refused with exit code 2 and a sentence")
-    return wrong
-
 
 AROUND: dict[str, Callable[[str, int], str]] = {
     "lines that differ": lambda one, n: one,
@@ -677,10 +597,10 @@ def main() -> int:
     """1 if anything was said wrongly."""
     chosen = options(
         __doc__, kept=Path("build/pasted"), draws=300, seed=1, only=[str], number=[int],
-        imitated=[str], verbose=False, attacks=False, large=False,
+        imitated=[str], verbose=False, large=False,
     )  # fmt: skip
-    if chosen.attacks or chosen.large:
-        return int(bool(attacks() if chosen.attacks else large()))
+    if chosen.large:
+        return int(bool(large()))
     chosen.kept.mkdir(parents=True, exist_ok=True)
     made = recordings(chosen.kept.resolve(), chosen.only, chosen.imitated)
     numbers = chosen.number or range(chosen.draws)

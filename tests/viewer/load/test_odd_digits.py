@@ -129,6 +129,19 @@ NO_EVIDENCE = [
     ("ras.json", b'{"nccl_version": 1, "communicators": 5, "timestamp": []}'),
     ("a.json", b'{"traceEvents": 5, "distributedInfo": []}'),
     ("a.json", b'{"schemaVersion": 1, "distributedInfo": {"rank": "x"}, "traceEvents": [1, {}]}'),
+    ("a.log", b"x" * 20_000_000),
+    ("a.log", f"  time      : {LONG}\n  rank      : {LONG}\n".encode()),
+    ("a.log", f"WorkNCCL(SeqNum={LONG}, Timeout(ms)={LONG}) ran for {LONG} ms\n".encode()),
+    ("attempt_0/0/error.json",
+     f'{{"message": {{"message": "E: x", "extraInfo": {{"timestamp": "{LONG}"}}}}}}'.encode()),
+    *(("a.json", f'[{{"pid": {pid}, "thread_id": 1, "thread_name": "MainThread", "frames": '
+       f'[{{"filename": {file}, "name": "f", "line": {line}}}]}}]'.encode())
+      for pid, file, line in ((1, '"a.py"', LONG), (LONG, '"a.py"', 3), ('"x"', 3, '"y"'))),
+    ("a.txt", f'Process {LONG}: python\nThread {LONG} (idle): "MainThread"\n    f (a.py:{LONG})\n'
+     .encode()),
+    ("trace_rank_0", b'{"version": "2.10", "pg_config": {}, "entries": [{"profiling_name": '
+     b'"nccl:all_reduce", "collective_seq_id": %b, "time_created_ns": %b}]}'
+     % (LONG.encode(), LONG.encode())),
 ]  # fmt: skip
 
 
