@@ -81,8 +81,7 @@ def command(row: Row, apart: Path | None = None, hosts: Sequence[Host] = ()) -> 
             options += ["--set", f"{rank}:DISTTRACE_DIR={apart / f'rank{rank}'}"]
             if hosts:
                 options += ["--set", f"{rank}:MASTER_ADDR={hosts[0].address}"]
-                for library in ("GLOO", "TP"):  # TP: the one of RPC
-                    options += ["--set", f"{rank}:{library}_SOCKET_IFNAME={DEVICE}"]
+                options += ["--set", f"{rank}:GLOO_SOCKET_IFNAME={DEVICE}"]
                 under = shlex.join(hosts[rank % len(hosts)].command())
                 options += ["--under", f"{rank}:{under}"]
     if row.launcher != NODES:

@@ -66,13 +66,10 @@ SLOW_LOADER = (
 )  # fmt: skip
 
 SERVER = tuple(
-    row(
-        2,
-        f"server.py --waits queue --broken {broken}",
-        said("missing_participant", (culprit,), {culprit: (marker,)}),
-    )
+    row(2, f"server.py --waits queue --broken {broken}",
+        said("missing_participant", (culprit,), f"{culprit}:{marker}"))
     for broken, culprit, marker in (("line", 0, "line"), ("lock", 0, "lock"), ("others", 2, "away"))
-)
+)  # fmt: skip
 UNEVEN_BATCHES = (
     row(3, "uneven_batches.py",
         said("missing_participant", (1,), "1:L1 0:L2 2:L2", "join", waiting=(0, 2))),
@@ -335,20 +332,14 @@ OWN_ERRORS = (
 )
 
 
-def _late_arrival(options: str, marker: str, kind: str = "missing_participant", **keys: Any) -> Row:
+def _late_arrival(
+    options: str, marker: str, kind: str = "missing_participant", ends: str = "ends", **keys: Any
+) -> Row:
     """Who came too late is missing, told where it was; the network is not suspected."""
-    return row(
-        23,
-        f"late_arrival.py {options}",
-        said(
-            "|".join((kind,)),
-            (1,),
-            {0: (marker,), **({} if "init" in options else {1: ("L1",)})},
-            *(("later" if kind.startswith("unmatched") else "had given up",)),
-        ),
-        ends=keys.pop("ends", "ends"),
-        **keys,
-    )
+    lines = {0: (marker,)} | ({} if "init" in options else {1: ("L1",)})
+    word = "later" if kind.startswith("unmatched") else "had given up"
+    found = said(kind, (1,), lines, word)
+    return row(23, f"late_arrival.py {options}", found, ends=ends, **keys)
 
 
 LATE_ARRIVAL = (
@@ -366,21 +357,16 @@ LATE_ARRIVAL = (
 )  # fmt: skip
 
 
+def _frozen(how: str, lines: str, *words: str) -> Row:
+    """Settled for so long that whoever ends it does so long after the last sign of life."""
+    found = said("missing_participant", (1,), lines, *words, waiting=(0, 2))
+    return row(24, f"frozen.py --how {how}", found, settled_s=12.0)
+
+
 FROZEN = (
-    *(
-        # so that whoever ends it does so long after the last sign of life
-        row(
-            24,
-            f"frozen.py --how {how}",
-            said(
-                "missing_participant", (1,),
-                {0: ("L3",), **({1: ("L4",)} if how == "regex" else {})},
-                *(("suspends jobs",) if how == "stop" else ()), waiting=(0, 2),
-            ),
-            settled_s=12.0,
-        )
-        for how in ("gil", "regex", "stop")
-    ),
+    _frozen("gil", "0:L3"),
+    _frozen("regex", "0:L3 1:L4"),
+    _frozen("stop", "0:L3", "suspends jobs"),
     row(24, "frozen.py --how stop --inside",
         said("no_progress", (1,), "0:L3", "suspends jobs", waiting=(0, 2)), settled_s=12.0),
 )  # fmt: skip

@@ -29,16 +29,17 @@ def test_what_is_said_where_calls_return_at_once(row: Row, semantics: str, tmp_p
     assert outcome.right, outcome.explain()
 
 
-def _first_calls(tmp_path: Path, creation_s: float, *arguments: str, stall_s: int = 2) -> Outcome:
-    """Three ranks under ``abort`` with a limit that is a fraction of what first calls take."""
-    with standin.environment("2.13") as environ:
-        return torchrun(
-            str(Path(__file__).parent / "programs" / "first_calls.py"),
-            3, *arguments, timeout=120 + creation_s, DISTTRACE="1",
-            DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL=str(stall_s),
-            DISTTRACE_ON_STALL="abort", STANDIN_CREATION_S=str(creation_s),
-            **environ,
-        )  # fmt: skip
+def _run(
+    program: str, ranks: int, out: Path, *words: str, semantics: str = "2.13", **more: str
+) -> Outcome:
+    """A program of the folder beside this file, traced into ``out`` under ``abort``."""
+    pytest.importorskip("torch")
+    tracing = {"DISTTRACE": "1", "DISTTRACE_STALL": "2", "DISTTRACE_ON_STALL": "abort"}
+    limit = 120 + float(more.get("STANDIN_CREATION_S", 0))
+    with standin.environment(semantics) as environ:
+        path = str(Path(__file__).parent / "programs" / f"{program}.py")
+        given = {**tracing, "DISTTRACE_DIR": str(out), **more, **environ}
+        return torchrun(path, ranks, *words, timeout=limit, **given)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +47,8 @@ def _first_calls(tmp_path: Path, creation_s: float, *arguments: str, stall_s: in
 )
 def test_quiet_while_communicators_are_made(creation_s: int, stall_s: int, tmp_path: Path) -> None:
     """Many limits long, and as many for a pair: told as a start, and nobody is ended."""
-    pytest.importorskip("torch")
-    outcome = _first_calls(tmp_path, creation_s, stall_s=stall_s).check()
+    more = {"STANDIN_CREATION_S": str(creation_s), "DISTTRACE_STALL": str(stall_s)}
+    outcome = _run("first_calls", 3, tmp_path, **more).check()
     assert outcome.stdout.count("sum 12") == 3
     assert "disttrace: starting: NCCL makes the communicator of" in outcome.stderr
     assert "all members are in it" in outcome.stderr
@@ -56,8 +57,7 @@ def test_quiet_while_communicators_are_made(creation_s: int, stall_s: int, tmp_p
 
 def test_who_does_not_enter_the_first_call_is_told_at_the_limit(tmp_path: Path) -> None:
     """The others stand in the making of the communicator, and wait for it."""
-    pytest.importorskip("torch")
-    outcome = _first_calls(tmp_path, 1, "--missing", "2")
+    outcome = _run("first_calls", 3, tmp_path, "--missing", "2", STANDIN_CREATION_S="1")
     assert outcome.code != 0
     assert "disttrace: stalled: Rank 2 never joined all_reduce #1" in outcome.stderr
     assert "starting:" not in outcome.stderr
@@ -74,19 +74,12 @@ def test_who_does_not_enter_the_first_call_is_told_at_the_limit(tmp_path: Path) 
 )
 def test_a_batch_ends_with_its_last(semantics: str, missing: str | None, tmp_path: Path) -> None:
     """Entries of their parts never complete on 2.13, and are complete when issued on 2.15."""
-    pytest.importorskip("torch")
-    program = str(Path(__file__).parent / "programs" / "batched.py")
     arguments = () if missing is None else ("--missing", missing)
-    with standin.environment(semantics) as environ:
-        variables = {"DISTTRACE": "1", "DISTTRACE_STALL": "2", "DISTTRACE_ON_STALL": "abort"}
-        outcome = torchrun(
-            program, 3, *arguments, timeout=120, DISTTRACE_DIR=str(tmp_path / "out"),
-            **variables, **environ,
-        )  # fmt: skip
+    outcome = _run("batched", 3, tmp_path, *arguments, semantics=semantics)
     if missing is None:
         assert outcome.check().stdout.count("all steps") == 3
         assert "disttrace: " not in outcome.stderr.replace("disttrace: waiting:", "")
-        journals = [path.read_bytes() for path in (tmp_path / "out").glob("*.ops.jsonl")]
+        journals = [path.read_bytes() for path in tmp_path.glob("*.ops.jsonl")]
         assert sum(data.count(b'{"c":') for data in journals) >= 18  # each message was seen over
     else:
         (told,) = [t for t in outcome.stderr.splitlines() if t.startswith("disttrace: stalled")]
@@ -97,15 +90,9 @@ def test_a_batch_ends_with_its_last(semantics: str, missing: str | None, tmp_pat
 @pytest.mark.parametrize("missing", [False, True])
 def test_what_ddp_issues_through_relays_ends_on_the_device(missing: bool, tmp_path: Path) -> None:
     """A reducer's all_reduces are C++'s, end by the device, and one not joined is told."""
-    pytest.importorskip("torch")
-    program = str(Path(__file__).parent / "programs" / "relayed.py")
-    variables = {"DISTTRACE": "1", "DISTTRACE_STALL": "3", "DISTTRACE_ON_STALL": "abort"}
-    with standin.environment("2.13") as environ:
-        outcome = torchrun(
-            program, 2, *(["--missing"] if missing else []), timeout=120,
-            DISTTRACE_DIR=str(tmp_path / "out"), **variables, **environ,
-        )  # fmt: skip
-    journals = read_journals(tmp_path / "out")
+    words = ("--missing",) if missing else ()
+    outcome = _run("relayed", 2, tmp_path, *words, DISTTRACE_STALL="3")
+    journals = read_journals(tmp_path)
     reduced = [_ends(j, "all_reduce", "c++") for j in journals if j.calls()]
     assert all(journal.of("note") == [] for journal in journals)
     if missing:

@@ -5,7 +5,6 @@ PYTHONPATH=.:viewer:tests python -m fuzz --cases 20000 [--check otlp] [--seed N]
 
 from __future__ import annotations
 
-import argparse
 import random
 import resource
 import sys
@@ -18,21 +17,18 @@ from hypothesis import seed as seeded
 
 from fuzz.checks import CHECKS, quiet_environment
 from fuzz.mutations import CHANGES, Change, write
+from support.campaigns import options
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
-    parser.add_argument("--cases", type=int, default=20_000)
-    parser.add_argument("--check", action="append", choices=sorted(CHECKS))
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    options = parser.parse_args()
-    names = options.check or sorted(CHECKS)
-    each = -(-options.cases // len(names))
-    sys.stdout.write(f"seed {options.seed}, {each} cases of each of {len(names)} checks\n")
+    chosen = options(__doc__, cases=20_000, check=sorted(CHECKS), seed=random.randrange(1 << 32))
+    names = chosen.check
+    each = -(-chosen.cases // len(names))
+    sys.stdout.write(f"seed {chosen.seed}, {each} cases of each of {len(names)} checks\n")
     failures = 0
     with tempfile.TemporaryDirectory() as scratch, quiet_environment():
         for name in names:
-            failures += not _one(name, each, options.seed, Path(scratch))
+            failures += not _one(name, each, chosen.seed, Path(scratch))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     sys.stdout.write(f"{failures} checks failed; peak memory {peak:,.0f} MB\n")
     return 1 if failures else 0

@@ -13,10 +13,7 @@ it was, and how long the look took is told: 5 s are allowed for 4 ranks, 15 s fo
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,10 +23,17 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.processes import clean_environ, free_port, wait_until  # noqa: E402, wait_until
+from support.campaigns import options
+from support.processes import (
+    clean_environ,
+    ending,
+    free_port,
+    launcher,
+    run_program,
+    wait_until,
+)
 
 START_S = 180
 HEAD = """\
@@ -175,21 +179,20 @@ def hangs() -> list[Hang]:
 LAUNCHERS = ("torchrun", "spawn", "fork", "variables")
 
 
-def started(folder: Path, launcher: str, ranks: int, server: str) -> list[subprocess.Popen[bytes]]:
+def started(folder: Path, way: str, ranks: int, server: str) -> list[subprocess.Popen[bytes]]:
     """The processes that start the job, in a session of their own each."""
     environ = clean_environ(HANG_FOLDER=str(folder), HANG_SERVER=server, OMP_NUM_THREADS="1")
     port = str(free_port())
     commands: list[tuple[list[str], dict[str, str]]]
-    if launcher == "torchrun":
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        commands = [([*command, f"--nproc-per-node={ranks}", "train.py"], environ)]
-    elif launcher == "variables":
+    if way == "torchrun":
+        commands = [([sys.executable, *launcher("train.py", ranks)], environ)]
+    elif way == "variables":
         shared = {**environ, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
         shared["WORLD_SIZE"] = str(ranks)
         envs = ({**shared, "RANK": str(rank)} for rank in range(ranks))
         commands = [([sys.executable, "train.py"], env) for env in envs]
     else:
-        commands = [([sys.executable, "train.py", launcher, str(ranks), port], environ)]
+        commands = [([sys.executable, "train.py", way, str(ranks), port], environ)]
     output = (folder / "output").open("wb")
     return [
         subprocess.Popen(
@@ -239,41 +242,25 @@ def attach(pids: list[int], *more: str) -> tuple[int, dict[str, Any], float, str
     """Exit code, report, seconds and stderr of a look."""
     command = [sys.executable, "-m", "disttrace", "attach", "--json", *more, *map(str, pids)]
     start = time.monotonic()
-    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    done = run_program(command, timeout=120)
     took = time.monotonic() - start
-    report = json.loads(done.stdout) if done.stdout else {"findings": []}
-    return done.returncode, report, took, done.stderr.decode(errors="replace")
+    return done.code, json.loads(done.stdout or '{"findings": []}'), took, done.stderr
 
 
-def ended(group: list[subprocess.Popen[bytes]], pids: list[int]) -> None:
-    """End what was started here, and what that has started."""
-    for pid in [*pids, *(one.pid for one in group)]:
-        try:
-            # torchrun gives each rank a group of its own, in which a loader's worker is as well.
-            os.killpg(os.getpgid(pid), signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    for one in group:
-        one.wait()
-
-
-def tried(hang: Hang, launcher: str, ranks: int, server: str) -> str | None:
+def tried(hang: Hang, way: str, ranks: int, server: str) -> str | None:
     """Run a job, look at it, end it; prints a line and gives what was wrong."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "train.py").write_text(text(hang) + TAIL)
-        group = started(folder, launcher, ranks, server)
-        pids: list[int] = []
-        try:
+        group = started(folder, way, ranks, server)
+        with ending(*group):
             pids = come(folder, ranks)
             code, report, took, said = attach([one.pid for one in group], *["--ask"] * bool(server))
             gone = [pid for pid in pids if not Path(f"/proc/{pid}").exists()]
             problem = wrong(hang, ranks, report, code, server)
             if gone:
                 problem = f"{len(gone)} ranks did not go on"
-        finally:
-            ended(group, pids)
-    print(f"{'right' if problem is None else 'WRONG'} {took:5.1f} s  {launcher:9} {hang.name}")
+    print(f"{'right' if problem is None else 'WRONG'} {took:5.1f} s  {way:9} {hang.name}")
     if problem:
         print(f"      {problem}\n      {said}")
     sys.stdout.flush()
@@ -282,25 +269,13 @@ def tried(hang: Hang, launcher: str, ranks: int, server: str) -> str | None:
 
 def main() -> None:
     """Try every hang, each by one of the launchers."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", nargs="+", metavar="NAME")
-    parser.add_argument("--launcher", choices=LAUNCHERS)
-    parser.add_argument("--server", choices=("path", "port"), default="")
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--size", type=int, help="this one job of so many ranks alone")
-    args = parser.parse_args()
+    args = options(__doc__, only=[str], launcher=str, server="", ranks=4, size=int)
     chosen = [hang for hang in hangs() if not args.only or hang.name in args.only]
     if args.size:
         chosen = [hang for hang in hangs() if hang.name == "sleep/all_reduce"]
-    problems = [
-        tried(
-            hang,
-            args.launcher or LAUNCHERS[n % len(LAUNCHERS)],
-            args.size or args.ranks,
-            args.server,
-        )
-        for n, hang in enumerate(chosen)
-    ]
+    ways = (args.launcher or LAUNCHERS[n % len(LAUNCHERS)] for n in range(len(chosen)))
+    ranks = args.size or args.ranks
+    problems = [tried(hang, way, ranks, args.server) for hang, way in zip(chosen, ways)]
     bad = sum(problem is not None for problem in problems)
     print(f"{len(problems) - bad} of {len(problems)} right")
     sys.exit(bad > 0)

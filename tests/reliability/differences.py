@@ -10,14 +10,12 @@ on gloo each time, in folders of their own.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import random
 import re
 import runpy
 import signal
-import socket
 import sys
 import tempfile
 import traceback
@@ -29,6 +27,10 @@ from typing import Any, NoReturn
 import torch
 
 import disttrace
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from support.campaigns import options
+from support.processes import free_port
 
 RANKS, STEPS = 2, 30
 CALLS = {
@@ -147,9 +149,7 @@ def run(folder: Path, text: str) -> None:
     folder.mkdir(parents=True)
     program = folder / "train.py"
     program.write_text(text)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     ranks = [os.fork() or rank_of(program, rank, port) for rank in range(RANKS)]
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
     if any(codes):
@@ -185,15 +185,12 @@ def numbers(told: str, texts: tuple[str, str]) -> set[int]:
 
 def main() -> int:
     """Draw pairs, and count; 0 where 95 % have the line on top and no equal pair differs."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    chosen = options(__doc__, pairs=20, seed=1)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         pairs = []
-        for number in range(options.pairs):
-            dice = random.Random(f"{options.seed}/{number}")
+        for number in range(chosen.pairs):
+            dice = random.Random(f"{chosen.seed}/{number}")
             lines, change = drawn(dice), CHANGES[number % len(CHANGES)]
             other, about = changed(lines, change, dice)
             texts = source(lines, 0), source(other, dice.randint(0, 20))

@@ -25,13 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reliability.diverged_programs import HEALTHY, MUTATIONS, REDUCED  # noqa: E402
-from support.campaigns import options  # noqa: E402
-from support.processes import python, static, torchrun  # noqa: E402
-from support.raw import verdicts  # noqa: E402
+from reliability.diverged_programs import HEALTHY, MUTATIONS, REDUCED
+from support.campaigns import options
+from support.processes import python, static, torchrun
+from support.raw import verdicts
 
 PROGRAMS = Path(__file__).with_name("diverged_programs.py")
 WITHIN_S = 2.0

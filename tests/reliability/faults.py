@@ -4,6 +4,10 @@ python tests/reliability/faults.py                     all rows (about half an h
 python tests/reliability/faults.py --slice             those of `make test`
 python tests/reliability/faults.py --rows 2,11 --match torchrun --explain
 python tests/reliability/faults.py --jobs 3 --write docs/dev/faults.md       these rows of the page
+
+``--losses``: each row's journals are judged without every single file of them, too. ``--backend
+standin``: on a backend that only enqueues, with the manners of NCCL in the torch of ``--semantics``
+(2.5, 2.8, 2.13, 2.15). ``--explain`` says at once what is wrong.
 """
 
 from __future__ import annotations
@@ -13,16 +17,19 @@ import functools
 import re
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from faults import standin  # noqa: E402
-from faults.expectation import Row  # noqa: E402
-from faults.harness import Outcome, run_row  # noqa: E402
-from faults.table import ROWS  # noqa: E402
+from faults import standin
+from faults.expectation import Row
+from faults.harness import Outcome, run_row
+from faults.table import ROWS
+from support.campaigns import beside, options
+
+SELECTED = {"rows": "", "slice": False, "match": "", "jobs": 1}
+"""Options that select rows (by their numbers in the list of faults, of which 0 are healthy ones, by
+a part of their name, or those of `make test`), and how many run at once: they mostly sleep."""
 
 
 def able(row: Row) -> bool:
@@ -35,25 +42,15 @@ def able(row: Row) -> bool:
     return row.needs is None or hasattr(dist.Store, row.needs)
 
 
-def selecting(doc: str | None) -> argparse.ArgumentParser:
-    """A parser with what selects rows, and how many run at once."""
-    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
-    parser.add_argument("--rows", default="", help="numbers in the list of faults; 0: healthy")
-    parser.add_argument("--slice", action="store_true", help="only those of `make test`")
-    parser.add_argument("--match", default="", help="only rows whose name contains this")
-    parser.add_argument("--jobs", type=int, default=1, help="rows at once; programs mostly sleep")
-    return parser
-
-
-def chosen(options: argparse.Namespace) -> list[Row]:
+def chosen(given: argparse.Namespace) -> list[Row]:
     """The rows that the options select, in the table's order."""
-    numbers = {int(one) for one in options.rows.split(",") if one}
+    numbers = {int(one) for one in given.rows.split(",") if one}
     return [
         row
         for row in ROWS
         if (not numbers or row.number in numbers)
-        and (not options.slice or row.fixed_slice)
-        and options.match in row.name
+        and (not given.slice or row.fixed_slice)
+        and given.match in row.name
     ]
 
 
@@ -128,39 +125,27 @@ def run(row: Row, backend: str, semantics: str, *, losses: bool) -> Outcome:
 
 def main() -> int:
     """Run the rows; exit code 1 if anything was said wrongly."""
-    parser = selecting(__doc__)
-    parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--explain", action="store_true", help="say what is wrong at once")
-    parser.add_argument("--backend", choices=["gloo", "standin"], default="gloo")
-    parser.add_argument(
-        "--semantics", choices=["2.5", "2.8", "2.13", "2.15"], default="2.13",
-        help="of which torch's NCCL the stand-in has the manners",
+    given = options(
+        __doc__, **SELECTED, repeat=1, explain=False, backend="gloo", semantics="2.13",
+        losses=False, write=Path,
     )  # fmt: skip
-    parser.add_argument(
-        "--losses", action="store_true",
-        help="judge each row's journals also without every single file of them",
-    )  # fmt: skip
-    parser.add_argument("--write", type=Path, help="the page of which these rows are written")
-    options = parser.parse_args()
-    wanted = chosen(options)
+    wanted = chosen(given)
     here = [row for row in wanted if able(row)]
-    if options.backend == "standin":
+    if given.backend == "standin":
         here = [row for row in here if standin.makes_sense(row)]
-    keys = {name: getattr(options, name) for name in ("backend", "semantics", "losses")}
-    one = functools.partial(run, **keys)
+    keys = {name: getattr(given, name) for name in ("backend", "semantics", "losses")}
     outcomes = []
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for outcome in pool.map(one, here * options.repeat):
-            outcomes.append(outcome)
-            print(line(outcome), flush=True)
-            if options.explain and not outcome.right:
-                print(outcome.explain(), flush=True)
+    for outcome in beside(functools.partial(run, **keys), here * given.repeat, given.jobs):
+        outcomes.append(outcome)
+        print(line(outcome), flush=True)
+        if given.explain and not outcome.right:
+            print(outcome.explain(), flush=True)
     skipped = [row for row in wanted if row not in here]
     rows, blamed = [*map(line, outcomes)], wrong_blames(outcomes)
     print("\n".join(figures(rows, blamed, skipped)))
-    if options.write:
-        before = options.write.read_text() if options.write.exists() else ""
-        options.write.write_text(page(rows, blamed, skipped, before))
+    if given.write:
+        before = given.write.read_text() if given.write.exists() else ""
+        given.write.write_text(page(rows, blamed, skipped, before))
     return 0 if all(outcome.right for outcome in outcomes) else 1
 
 

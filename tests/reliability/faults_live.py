@@ -21,22 +21,21 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from faults.expectation import NODES, Row  # noqa: E402
-from faults.harness import diagnose, started  # noqa: E402
-from faults.judge import judge  # noqa: E402
-from faults.table import ROWS  # noqa: E402
-from reliability.faults import chosen, selecting  # noqa: E402
-from support import networks  # noqa: E402
-from support.networks import Host  # noqa: E402
+from faults.expectation import NODES, Row
+from faults.harness import diagnose, started
+from faults.judge import judge
+from faults.table import ROWS
+from reliability.faults import SELECTED, chosen
+from support import networks
+from support.campaigns import beside, options
+from support.networks import Host
 
 STALLED = re.compile(r"disttrace: stalled( \(likely\))?: ")
 TIME = re.compile(r" \(\d\d:\d\d:\d\d\)$")
@@ -184,24 +183,15 @@ def page(before: str, title: str, command: str, rows: Mapping[str, str], stall_s
 
 def main() -> int:
     """Run them; exit code 1 if anything was said wrongly, or not at all."""
-    parser = selecting(__doc__)
-    parser.add_argument("--stall", type=float, default=10.0)
-    parser.add_argument(
-        "--apart", action="store_true", help="a folder per rank, as on hosts that share none"
-    )
-    parser.add_argument(
-        "--hosts", action="store_true", help="a folder per rank, over two network namespaces"
-    )
-    parser.add_argument("--write", type=Path, help="the page whose part of this way is written")
-    options = parser.parse_args()
+    given = options(__doc__, **SELECTED, stall=10.0, apart=False, hosts=False, write=Path)
     rows = [
         row
-        for row in chosen(options)
+        for row in chosen(given)
         if _hang(row)
-        and not ((options.apart or options.hosts) and row.launcher == NODES)
-        and not (options.hosts and (row.torchrun or "--taken" in row.launch))
+        and not ((given.apart or given.hosts) and row.launcher == NODES)
+        and not (given.hosts and (row.torchrun or "--taken" in row.launch))
         # Its ranks give up after six seconds: before that another verdict is right.
-        and not (options.stall < GIVES_UP_S and row.number == LATE_ARRIVAL)
+        and not (given.stall < GIVES_UP_S and row.number == LATE_ARRIVAL)
     ]
 
     signal.signal(signal.SIGTERM, lambda *_: OVER.set())
@@ -210,26 +200,23 @@ def main() -> int:
         if OVER.is_set():
             return Told(row, None, 0, None, ("not run",))
         with tempfile.TemporaryDirectory(prefix="disttrace-live-") as folder:
-            return live(row, Path(folder), options.stall, apart=options.apart, hosts=hosts)
+            return live(row, Path(folder), given.stall, apart=given.apart, hosts=hosts)
 
     told = []
-    with (
-        networks.hosts(2) if options.hosts else nullcontext(()) as hosts,
-        ThreadPoolExecutor(options.jobs) as pool,
-    ):
-        for one in pool.map(run, rows):
+    with networks.hosts(2) if given.hosts else nullcontext(()) as hosts:
+        for one in beside(run, rows, given.jobs):
             told.append(one)
             print(line(one), flush=True)
-    print(figures(map(line, told), options.stall))
-    if options.write:
-        way = "A folder per rank" if options.apart else "One folder"
-        title = f"{'Two hosts' if options.hosts else way}, limit {options.stall:g} s"
-        way = " --hosts" if options.hosts else " --apart" if options.apart else ""
-        way += "" if options.stall == 10 else f" --stall {options.stall:g}"
-        command = f"python tests/reliability/faults_live.py --jobs {options.jobs}{way}"
-        before = options.write.read_text() if options.write.exists() else ""
+    print(figures(map(line, told), given.stall))
+    if given.write:
+        way = "A folder per rank" if given.apart else "One folder"
+        title = f"{'Two hosts' if given.hosts else way}, limit {given.stall:g} s"
+        way = " --hosts" if given.hosts else " --apart" if given.apart else ""
+        way += "" if given.stall == 10 else f" --stall {given.stall:g}"
+        command = f"python tests/reliability/faults_live.py --jobs {given.jobs}{way}"
+        before = given.write.read_text() if given.write.exists() else ""
         rows_told = {one.row.name: line(one) for one in told}
-        options.write.write_text(page(before, title, command, rows_told, options.stall))
+        given.write.write_text(page(before, title, command, rows_told, given.stall))
     return 0 if all(not one.problems for one in told) else 1
 
 

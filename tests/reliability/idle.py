@@ -12,17 +12,15 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from faults.expectation import Row  # noqa: E402
-from faults.harness import diagnose, started  # noqa: E402
-from support.campaigns import options  # noqa: E402
-from support.processes import kill_family  # noqa: E402
+from faults.expectation import Row
+from faults.harness import diagnose, started
+from support.campaigns import beside, options
+from support.processes import kill_family
 
 IDLE = (
     "--waits accept", "--waits recv", "--waits select --send scatter",
@@ -95,11 +93,10 @@ def main() -> int:
     chosen = options(__doc__, match="", jobs=2, stall=3.0, pace=1.0)
     rows = [one for one in (*IDLE, *BROKEN) if chosen.match in one]
     judged = []
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        for one in pool.map(lambda one: run(one, chosen.stall, chosen.pace), rows):
-            judged.append(one)
-            print(f"{'wrong' if one.wrong else 'right'}  {one.arguments}\n       {one.said}")
-            print("".join(f"       ! {text}\n" for text in one.wrong), end="", flush=True)
+    for one in beside(lambda one: run(one, chosen.stall, chosen.pace), rows, chosen.jobs):
+        judged.append(one)
+        print(f"{'wrong' if one.wrong else 'right'}  {one.arguments}\n       {one.said}")
+        print("".join(f"       ! {text}\n" for text in one.wrong), end="", flush=True)
     for name, of in (("idle", IDLE), ("broken", BROKEN)):
         mine = [one for one in judged if one.arguments in of]
         print(f"{name}: {sum(not one.wrong for one in mine)} of {len(mine)} right")

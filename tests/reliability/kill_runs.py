@@ -9,20 +9,22 @@ and of every all_reduce that returned. Afterwards the viewer must read every fil
 
 from __future__ import annotations
 
-import argparse
 import mmap
 import multiprocessing
 import os
 import random
 import shutil
 import signal
-import socket
 import struct
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from support.campaigns import options
+from support.processes import free_port
 
 RANKS = 3
 _SLOT = struct.Struct("qq")  # calls of the store seen from inside, all_reduces that returned
@@ -80,9 +82,7 @@ def run(folder: str, chance: random.Random) -> dict[int, tuple[int, int]]:
     """One run into ``folder``; by pid, what is known to have begun."""
     import disttrace
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     notes = mmap.mmap(-1, RANKS * _SLOT.size)
     disttrace.install(dir=folder)
     context = multiprocessing.get_context("fork")
@@ -132,17 +132,14 @@ def check(folder: str, known: dict[int, tuple[int, int]], tally: Tally) -> None:
                 tally.lost.append(f"process {pid}: {found} of {least} {op}")
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """Print the figure; the exit code is 1 if anything was lost."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
+    chosen = options(__doc__, runs=100, seed=0)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch.distributed  # noqa: F401 - once, for all ranks
 
-    chance, tally = random.Random(options.seed), Tally()
-    for _ in range(options.runs):
+    chance, tally = random.Random(chosen.seed), Tally()
+    for _ in range(chosen.runs):
         folder = tempfile.mkdtemp(prefix="disttrace-kill-")
         try:
             check(folder, run(str(Path(folder, "out")), chance), tally)

@@ -6,13 +6,13 @@ Builds the wheel, installs it with its extras into an environment of its own by 
 brings), at the lower bounds of ``pyproject.toml`` (``--newest``: the newest there are), and runs
 tests of the reader, the commands and OTLP from a copy of ``tests``, without our source beside it.
 ``--pure`` builds as where there is no compiler; ``--torch`` names the site-packages of another
-environment of the same Python, whose torch then runs what ``make demo`` runs. The exit code is
+environment of the same Python, whose torch then runs what ``make demo`` runs; with ``--native``
+the core has to be the native one; ``--wheel`` takes that one and builds none. The exit code is
 pytest's. ``make lowest`` runs it; the release runs it with ``--newest --native``.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -20,6 +20,9 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from support.campaigns import options
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = ("viewer", "otlp")
@@ -59,30 +62,24 @@ def demo(binaries: Path, folder: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--python", default=sys.executable, help="interpreter (default: this one)")
-    parser.add_argument("--newest", action="store_true", help="newest versions instead of lowest")
-    parser.add_argument("--native", action="store_true", help="the core has to be the native one")
-    parser.add_argument("--pure", action="store_true", help="as where there is no compiler")
-    parser.add_argument("--torch", type=Path, metavar="FOLDER", help="site-packages that have it")
-    parser.add_argument("--wheel", type=Path, help="instead of one that is built here")
-    options = parser.parse_args()
+    chosen = options(
+        __doc__, python=sys.executable, newest=False, native=False, pure=False, torch=Path,
+        wheel=Path,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="disttrace-lowest-") as name:
         folder = Path(name)
         tools, python = folder / "tools", folder / "env" / "bin" / "python"
         run(sys.executable, "-m", "venv", tools)
         run(tools / "bin" / "pip", "install", "--quiet", "uv")
         uv = tools / "bin" / "uv"
-        run(uv, "venv", "--quiet", "--python", options.python, folder / "env")
-        wheel = options.wheel
+        run(uv, "venv", "--quiet", "--python", chosen.python, folder / "env")
+        wheel = chosen.wheel
         if wheel is None:
-            made = ("--python", options.python, "--out-dir", folder / "dist")
-            compiler = {"CC": "/nonexistent/cc"} if options.pure else {}
+            made = ("--python", chosen.python, "--out-dir", folder / "dist")
+            compiler = {"CC": "/nonexistent/cc"} if chosen.pure else {}
             run(uv, "build", "--quiet", "--wheel", *made, ROOT, environ=compiler)
             (wheel,) = (folder / "dist").glob("*.whl")
-        how = "highest" if options.newest else "lowest-direct"
+        how = "highest" if chosen.newest else "lowest-direct"
         install: list[str | Path] = [
             uv, "pip", "install", "--quiet", "--python", python, "--resolution", how,
         ]  # fmt: skip
@@ -92,11 +89,11 @@ def main() -> int:
         install += ["-r", ROOT / "pyproject.toml", *(f"--extra={extra}" for extra in EXTRAS)]
         run(*install, wheel.resolve(), *BESIDE)
         run(uv, "pip", "list", "--python", python)
-        core = CORE + (ASSERT_NATIVE if options.native else ASSERT_PURE if options.pure else "")
+        core = CORE + (ASSERT_NATIVE if chosen.native else ASSERT_PURE if chosen.pure else "")
         run(python, "-c", core, cwd=folder)
-        if options.torch is not None:
+        if chosen.torch is not None:
             (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
-            (packages / "torch_beside.pth").write_text(f"{options.torch.resolve()}\n")
+            (packages / "torch_beside.pth").write_text(f"{chosen.torch.resolve()}\n")
             demo(python.parent, folder)
         for part in ("tests", "docs", "pyproject.toml"):
             copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy

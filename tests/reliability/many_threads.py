@@ -22,6 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from support.campaigns import options
+
 WHOLE_MB = 1 << 14
 """A bound that no minute reaches."""
 BOUNDS = (1, 16, WHOLE_MB)
@@ -125,13 +128,13 @@ def _lines(path: Path) -> Any:
                 yield json.loads(line)
 
 
-def run(core: str, max_mb: int, options: argparse.Namespace) -> bool:
+def run(core: str, max_mb: int, chosen: argparse.Namespace) -> bool:
     """One program, and whether all is well with what it left."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--folder", folder, "--core", core]
-        command += ["--max-mb", str(max_mb), "--threads", str(options.threads)]
-        command += ["--seconds", str(options.seconds)] + ["--written"] * options.written
-        limit = options.seconds * 2 + 120
+        command += ["--max-mb", str(max_mb), "--threads", str(chosen.threads)]
+        command += ["--seconds", str(chosen.seconds)] + ["--written"] * chosen.written
+        limit = chosen.seconds * 2 + 120
         result = subprocess.run(command, capture_output=True, text=True, timeout=limit)
         wrong, done = [result.stderr.strip()] if result.stderr.strip() else [], 0
         if result.returncode:
@@ -142,30 +145,22 @@ def run(core: str, max_mb: int, options: argparse.Namespace) -> bool:
                 Path(folder), done, max_mb
             )
     bound = "no bound" if max_mb == WHOLE_MB else f"{max_mb} MB"
-    kind = "written" if options.written else "mapped"
+    kind = "written" if chosen.written else "mapped"
     print(f"core {core}, {bound}, {kind}: {done:,} operations; {'; '.join(wrong) or 'all there'}")
     return not wrong
 
 
 def main() -> int:
     """Each core at each bound; 1 where something was off or lost."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--threads", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--core", action="append", choices=("c", "python"))
-    parser.add_argument("--max-mb", action="append", type=int)
-    parser.add_argument("--written", action="store_true")
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.folder:
-        (core,), (max_mb,) = options.core, options.max_mb
-        work(options.folder, core, max_mb, options.written, options.threads, options.seconds)
+    chosen = options(
+        __doc__, threads=64, seconds=60.0, core=["c", "python"], max_mb=[*BOUNDS], written=False,
+        folder=str,
+    )  # fmt: skip
+    if chosen.folder:
+        (core,), (max_mb,) = chosen.core, chosen.max_mb
+        work(chosen.folder, core, max_mb, chosen.written, chosen.threads, chosen.seconds)
         return 0
-    well = [
-        run(core, bound, options)
-        for core in options.core or ("c", "python")
-        for bound in options.max_mb or BOUNDS
-    ]
+    well = [run(core, bound, chosen) for core in chosen.core for bound in chosen.max_mb]
     return 0 if all(well) else 1
 
 

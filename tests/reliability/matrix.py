@@ -32,7 +32,7 @@ from disttrace import load  # noqa: E402
 from disttrace.cli import main  # noqa: E402
 from support.browser import PATH, browser  # noqa: E402
 from support.campaigns import options  # noqa: E402
-from support.processes import clean_environ, free_port  # noqa: E402
+from support.processes import clean_environ, free_port, run_program  # noqa: E402
 from viewer.views.test_html import data  # noqa: E402
 
 HEAD = """\
@@ -296,11 +296,9 @@ def test_it():
 """
     (folder / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_it.py"]
-    told = subprocess.run(
-        [*command, "--dist-stall=3", "--junitxml=junit.xml"],
-        cwd=folder, env=clean_environ(OMP_NUM_THREADS="1", COLUMNS="200"),
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    command += ["--dist-stall=3", "--junitxml=junit.xml"]
+    environ = clean_environ(OMP_NUM_THREADS="1", COLUMNS="200")
+    told = run_program(command, environ, 120, cwd=folder)
     shown, report = plain(told.stdout), (folder / "junit.xml").read_text()
     wanted = [f"rank{scene.culprits[0]}"]
     if scene.here is not None:
@@ -312,7 +310,7 @@ def test_it():
         if ("likely" in shown) != (first["certainty"] == "likely"):
             return ["certainty: the plugin differs"]
     lacks = [one for one in wanted if one.lower() not in shown.lower()]
-    return [f"the plugin lacks {lacks} (exit code {told.returncode})"] if lacks else []
+    return [f"the plugin lacks {lacks} (exit code {told.code})"] if lacks else []
 
 
 def faults(scene: Scene, folder: Path, launchers: Launchers) -> list[str]:

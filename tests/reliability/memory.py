@@ -9,7 +9,6 @@ ends by a signal, a traceback or another code than 0, 1 or 2. `make memory` runs
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import os
@@ -24,6 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from support.campaigns import options
 from support.journals import MS, Journal, training
 
 CODES = (0, 1, 2)
@@ -147,21 +147,16 @@ def measured(arguments: tuple[str, ...], folder: Path) -> tuple[float, int | Non
 
 def main() -> int:
     """A line per kind and command."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--mb", type=float, default=50.0)
-    parser.add_argument("--limit-mb", type=float, default=1536.0)
-    parser.add_argument("--kind", action="append", choices=KINDS)
-    parser.add_argument("--command", action="append", choices=COMMANDS)
-    options = parser.parse_args()
+    chosen = options(__doc__, mb=50.0, limit_mb=1536.0, kind=list(KINDS), command=list(COMMANDS))
     worst: dict[str, float] = {}
     failed = 0
-    for kind in options.kind or KINDS:
+    for kind in chosen.kind:
         folder = Path(tempfile.mkdtemp())
         try:
-            KINDS[kind](folder, int(options.mb * 2**20))
-            for name in options.command or COMMANDS:
+            KINDS[kind](folder, int(chosen.mb * 2**20))
+            for name in chosen.command:
                 peak, code, took, text = measured(COMMANDS[name], folder)
-                bad = code not in CODES or peak > options.limit_mb or "Traceback" in text
+                bad = code not in CODES or peak > chosen.limit_mb or "Traceback" in text
                 failed += bad
                 worst[name] = max(worst.get(name, 0.0), peak)
                 how = "too long" if code is None else f"code {code}"

@@ -11,7 +11,6 @@ of another torch. Imitated: on torch's own NCCL groups without a device (``tests
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -23,6 +22,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
+
+from support.campaigns import options  # noqa: E402
 
 WORLD = 4
 STALL_S, DUMP_AFTER_S = 3.0, 11.0
@@ -237,19 +238,14 @@ def imitated_in(version: str) -> tuple[str, dict[str, str]]:
 
 def main() -> int:
     """1 if anything was said wrongly."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--torch", default=sys.executable, metavar="PYTHON")
-    parser.add_argument("--only", choices=PROGRAMS, nargs="+", default=list(PROGRAMS))
-    parser.add_argument("--imitated", metavar="VERSION", help="of torch, as 2.5.1")
-    parser.add_argument("--stacks", action="store_true", help="which costs seconds of a processor")
-    options = parser.parse_args()
+    chosen = options(__doc__, torch=sys.executable, only=list(PROGRAMS), imitated=str, stacks=False)
     total, right, more = 0, 0, None
-    if options.imitated:
-        options.torch, more = imitated_in(options.imitated)
-    for name in options.only:
+    if chosen.imitated:
+        chosen.torch, more = imitated_in(chosen.imitated)
+    for name in chosen.only:
         with tempfile.TemporaryDirectory(prefix="disttrace-dumps-") as made:
             folder = Path(made)
-            dumped(name, options.torch, folder, stacks=options.stacks, more=more)
+            dumped(name, chosen.torch, folder, stacks=chosen.stacks, more=more)
             for form in ("pickle", "json"):
                 copied = folder / f"{form}-copied"
                 shutil.copytree(folder / form, copied)

@@ -12,18 +12,16 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.campaigns import options  # noqa: E402
-from support.processes import clean_environ  # noqa: E402
+from support.campaigns import options
+from support.processes import clean_environ, run_program
 
 MUTATIONS = (
     *("skip", "swallow", "repeat", "swap", "size", "dtype", "reduce"),
@@ -130,17 +128,14 @@ def rehearsed(text: str, world: int, folder: Path) -> tuple[int, dict[str, Any],
     program.write_text(text)
     command = [sys.executable, "-m", "disttrace", "check", "-n", str(world), "--format", "json"]
     began = time.monotonic()
-    done = subprocess.run(
-        [*command, "--timeout", "120", "--", str(program)],
-        env=clean_environ(OMP_NUM_THREADS="1"), cwd=folder, capture_output=True, text=True,
-        timeout=400, check=False,
-    )  # fmt: skip
+    command += ["--timeout", "120", "--", str(program)]
+    done = run_program(command, clean_environ(OMP_NUM_THREADS="1"), 400, cwd=folder)
     took = time.monotonic() - began
     try:
         report = json.loads(done.stdout)
     except ValueError:
         report = {"findings": [], "said": done.stderr[-400:]}
-    return done.returncode, report, took
+    return done.code, report, took
 
 
 def main() -> int:

@@ -13,15 +13,14 @@ has to end alike; `--as-torch-does` leaves that out, and counts how both end.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
 
+from support.campaigns import beside, options  # noqa: E402
 from support.processes import torchrun  # noqa: E402
 
 PROGRAM = """
@@ -68,25 +67,20 @@ def outcome(number: int, traced: bool, *, own: bool) -> str:
 
 def main() -> int:
     """Both outcomes of each pair; 1 where any differ."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--as-torch-does", action="store_true")
-    options = parser.parse_args()
-    own = not options.as_torch_does
-    turns = [(number, traced) for number in range(options.runs) for traced in (False, True)]
+    chosen = options(__doc__, runs=20, jobs=2, as_torch_does=False)
+    own = not chosen.as_torch_does
+    turns = [(number, traced) for number in range(chosen.runs) for traced in (False, True)]
     differ = 0
     ends: dict[str, Counter[str]] = {"plain": Counter(), "traced": Counter()}
-    with ThreadPoolExecutor(options.jobs) as pool:
-        outcomes = pool.map(lambda turn: outcome(*turn, own=own), turns)
-        for number, pair in enumerate(zip(outcomes, outcomes, strict=True)):
-            for name, end in zip(ends, pair, strict=True):
-                ends[name][end.split(": ")[1].split(",")[0]] += 1
-            same = "the same" if pair[0] == pair[1] else pair[1]
-            print(f"{number:3}  plain {pair[0]:40}  traced {same}", flush=True)
-            differ += pair[0] != pair[1]
+    outcomes = beside(lambda turn: outcome(*turn, own=own), turns, chosen.jobs)
+    for number, pair in enumerate(zip(outcomes, outcomes, strict=True)):
+        for name, end in zip(ends, pair, strict=True):
+            ends[name][end.split(": ")[1].split(",")[0]] += 1
+        same = "the same" if pair[0] == pair[1] else pair[1]
+        print(f"{number:3}  plain {pair[0]:40}  traced {same}", flush=True)
+        differ += pair[0] != pair[1]
     counts = "; ".join(f"{name}: {dict(found)}" for name, found in ends.items())
-    print(f"{options.runs} pairs, {differ} differ; {counts}")
+    print(f"{chosen.runs} pairs, {differ} differ; {counts}")
     return 1 if differ and own else 0
 
 

@@ -20,19 +20,17 @@ import sys
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from faults.expectation import Row  # noqa: E402
-from faults.harness import started  # noqa: E402
-from faults.table import ROWS  # noqa: E402
-from reliability.outcomes import Facts, differences, exceptions, normal  # noqa: E402
-from support.campaigns import options  # noqa: E402
-from support.processes import companions  # noqa: E402
+from faults.expectation import Row
+from faults.harness import started
+from faults.table import ROWS
+from reliability.outcomes import Facts, differences, exceptions, normal
+from support.campaigns import beside, options
+from support.processes import companions
 
 LONGEST_S = 150.0
 LEFT_S = 15.0
@@ -53,16 +51,11 @@ def slow(seconds: float) -> list[Row]:
     """The healthy programs that others wait for, started in each way."""
     whats = ("checkpoint", "compile", "loader", "listener", "watcher")
     return [
-        Row(
-            number=0,
-            program=f"healthy/slow_steps.py --what {what} --seconds {seconds:g}",
-            ends="ends",
-            torchrun=torchrun,
-            standalone=standalone,
-        )
+        Row(number=0, program=f"healthy/slow_steps.py --what {what} --seconds {seconds:g}",
+            ends="ends", torchrun=torchrun, standalone=standalone)
         for what in whats
         for torchrun, standalone in WAYS
-    ]
+    ]  # fmt: skip
 
 
 def seen(row: Row, folder: Path, variables: dict[str, str], kills: random.Random | None) -> Facts:
@@ -141,11 +134,10 @@ def main() -> int:
             return judged(row, Path(folder), chosen.stall, kills)
 
     right = 0
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        for one in pool.map(run, enumerate(rows)):
-            right += not one.wrong
-            told = "; ".join(one.wrong) or "as without the watch"
-            print(f"{one.row.name}: {one.notes} notes; {told}", flush=True)
+    for one in beside(run, enumerate(rows), chosen.jobs):
+        right += not one.wrong
+        told = "; ".join(one.wrong) or "as without the watch"
+        print(f"{one.row.name}: {one.notes} notes; {told}", flush=True)
     print(f"{right} of {len(rows)} programs are as without the watch.")
     return 0 if right == len(rows) else 1
 

@@ -23,16 +23,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.campaigns import options  # noqa: E402
-from support.processes import busy, clean_environ, ending  # noqa: E402
+from support.campaigns import beside, options
+from support.processes import busy, clean_environ, ending
 
 STALL_S, PATIENCE_S = 10.0, 150.0
 LATER_S = {"gil held, computing": 90.0}
@@ -408,8 +406,8 @@ def main() -> int:
         works = what == "work"
         return judged(name, WORK[name] if works else STUCK[name], url, works=works)
 
-    with busy(asked.load), server() as url, ThreadPoolExecutor(asked.jobs) as pool:
-        for (what, name), wrong in zip(rows, pool.map(one, rows), strict=True):
+    with busy(asked.load), server() as url:
+        for (what, name), wrong in zip(rows, beside(one, rows, asked.jobs), strict=True):
             out += wrong == "not installed"
             right += not wrong
             print(f"{'WRONG' if wrong else 'right'}  {what} {name}  {wrong}", flush=True)

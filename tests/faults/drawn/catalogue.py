@@ -6,28 +6,9 @@ import itertools
 import random
 from collections.abc import Callable
 
-from faults.drawn import starts
+from faults.drawn import mutations, starts
 from faults.drawn.healthy import healthy
-from faults.drawn.mutations import (
-    UnfitError,
-    deletes_the_key,
-    does,
-    field,
-    forks,
-    keeps_the_lock,
-    lost_journal,
-    not_finite,
-    other_name,
-    parameters,
-    repeat,
-    skip,
-    swallow,
-    swap,
-    time_out,
-    wrong_group,
-    wrong_peer,
-    wrong_root,
-)
+from faults.drawn.mutations import UnfitError, does, field
 from faults.drawn.program import COLLECTIVE, RECV, SEND, SET, STANDALONE, TORCHRUN
 from faults.drawn.scenes import equal_line, idle_by_design, pauses
 from faults.drawn.truth import FAILED, FOREVER, MISMATCHES, MISSED, STILL, Faulty, Mutation
@@ -51,21 +32,21 @@ MUTATIONS: tuple[tuple[int, str, Mutation], ...] = (
     (2, "D11", idle_by_design),
     (2, "D10", pauses),
     (2, "D9", equal_line),
-    (5, "S1 S2 D4 D8", skip),
-    (2, "", swallow),
-    (3, "", repeat),
-    (2, "", swap),
-    (4, "", parameters),
-    (2, "", not_finite),
+    (5, "S1 S2 D4 D8", mutations.skip),
+    (2, "", mutations.swallow),
+    (3, "", mutations.repeat),
+    (2, "", mutations.swap),
+    (4, "", mutations.parameters),
+    (2, "", mutations.not_finite),
     (2, "", field("size", _LARGER, frozenset({"shape_mismatch"}), COLLECTIVE)),
     (2, "", field("size", _LARGER, frozenset({"size_mismatch"}), SEND)),
     (1, "", field("dtype", _OTHER_DTYPE, MISMATCHES, COLLECTIVE)),
     (2, "", field("reduce", lambda _: "PRODUCT", frozenset({"reduce_op_mismatch"}), COLLECTIVE)),
     (1, "", field("tag", lambda tag: str(int(tag) + 1), MISSED, SEND, RECV)),
     (1, "", field("name", lambda _: "chekpoint", frozenset({"store_key_missing"}), SET)),
-    (2, "", wrong_root),
-    (2, "", wrong_peer),
-    (2, "", wrong_group),
+    (2, "", mutations.wrong_root),
+    (2, "", mutations.wrong_peer),
+    (2, "", mutations.wrong_group),
     (4, "S1 S2 D4 D8 U2", does("sleeps", _SLEEP, kinds=MISSED, named=True, line=_SLEEP,
                                unsaid=("uneven", "fewer batches"))),
     (2, "", does("stopped", "os.kill(os.getpid(), signal.SIGSTOP)", kinds=STILL, named=True)),
@@ -101,12 +82,12 @@ MUTATIONS: tuple[tuple[int, str, Mutation], ...] = (
     (2, "D5", does("fails after a time-out", "try:", f"    {_NEVER_SET}",
                    "except Exception: pass", "raise LookupError('batch')", kinds=FAILED,
                    named=True, line="raise LookupError('batch')")),
-    (2, "", keeps_the_lock),
-    (1, "", deletes_the_key),
-    (2, "", forks),
-    (2, "D12", other_name),
-    (2, "D13", time_out),
-    (2, "", lost_journal),
+    (2, "", mutations.keeps_the_lock),
+    (1, "", mutations.deletes_the_key),
+    (2, "", mutations.forks),
+    (2, "D12", mutations.other_name),
+    (2, "D13", mutations.time_out),
+    (2, "", mutations.lost_journal),
     (1, "", starts.never_started),
     (1, "", starts.same_rank),
     (1, "", starts.other_world),
@@ -122,8 +103,8 @@ _MOST_TRIED = 300
 def faulty(draw: random.Random, *, frameworks: bool = False, harmless: bool = False) -> Faulty:
     """A fault in a program that can have it; one layer is a framework's; or nothing is wrong."""
     weights = [weight for weight, _, _ in MUTATIONS]
-    mutations = [mutation for _, _, mutation in MUTATIONS]
-    (mutation,) = draw.choices(mutations, weights)
+    kinds = [mutation for _, _, mutation in MUTATIONS]
+    (mutation,) = draw.choices(kinds, weights)
     for tried in itertools.count(1):
         program = healthy(draw, frameworks=frameworks)
         try:
@@ -134,7 +115,7 @@ def faulty(draw: random.Random, *, frameworks: bool = False, harmless: bool = Fa
         else:
             if _runs(found) and not (harmless and found.truth.kinds):
                 return found
-        (mutation,) = draw.choices(mutations, weights)
+        (mutation,) = draw.choices(kinds, weights)
     raise AssertionError
 
 

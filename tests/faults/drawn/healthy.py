@@ -5,50 +5,23 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from faults.drawn import group_layers, layers, store_layers
 from faults.drawn.frameworks import FRAMEWORKS
-from faults.drawn.group_layers import (
-    groups_in_steps,
-    made_by_hand,
-    other_thread,
-    retried_wait,
-    some_of_them,
-    two_dimensions,
-)
 from faults.drawn.layer import Layer
-from faults.drawn.layers import (
-    branches,
-    computing,
-    data_parallel,
-    equal_lines,
-    logging_by_rank,
-    objects,
-    parameter_server,
-    pipeline,
-    ring,
-)
 from faults.drawn.program import BARE, COLLECTIVE, ENDING, SPAWN, STANDALONE, TORCHRUN, Program
-from faults.drawn.store_layers import (
-    listener,
-    lock_in_store,
-    polls_all_day,
-    store_barrier,
-    store_protocol,
-    turns_in_store,
-)
 
+_ANY = frozenset({2, 3, 4})
 LAYERS: tuple[tuple[Callable[[random.Random, int], Layer], frozenset[int]], ...] = (
-    (data_parallel, frozenset({2, 3, 4})), (two_dimensions, frozenset({4})),
-    (some_of_them, frozenset({3, 4})), (pipeline, frozenset({2, 3, 4})),
-    (ring, frozenset({2, 3, 4})), (parameter_server, frozenset({2, 3, 4})),
-    (store_protocol, frozenset({2, 3, 4})), (store_barrier, frozenset({2, 3, 4})),
-    (objects, frozenset({2, 3, 4})), (branches, frozenset({2, 3})),
-    (branches, frozenset({2, 4})), (other_thread, frozenset({2, 3, 4})),
-    (listener, frozenset({2, 3, 4})), (computing, frozenset({2, 3, 4})),
-    (equal_lines, frozenset({2, 3, 4})), (equal_lines, frozenset({2, 3, 4})),
-    (logging_by_rank, frozenset({2, 3, 4})), (made_by_hand, frozenset({2, 3, 4})),
-    (lock_in_store, frozenset({2, 3})), (polls_all_day, frozenset({2, 3, 4})),
-    (turns_in_store, frozenset({2, 3, 4})),
-    (groups_in_steps, frozenset({2, 3, 4})), (retried_wait, frozenset({2, 3, 4})),
+    (layers.data_parallel, _ANY), (group_layers.two_dimensions, frozenset({4})),
+    (group_layers.some_of_them, frozenset({3, 4})), (layers.pipeline, _ANY), (layers.ring, _ANY),
+    (layers.parameter_server, _ANY), (store_layers.store_protocol, _ANY),
+    (store_layers.store_barrier, _ANY), (layers.objects, _ANY),
+    (layers.branches, frozenset({2, 3})), (layers.branches, frozenset({2, 4})),
+    (group_layers.other_thread, _ANY), (store_layers.listener, _ANY), (layers.computing, _ANY),
+    (layers.equal_lines, _ANY), (layers.equal_lines, _ANY), (layers.logging_by_rank, _ANY),
+    (group_layers.made_by_hand, _ANY), (store_layers.lock_in_store, frozenset({2, 3})),
+    (store_layers.polls_all_day, _ANY), (store_layers.turns_in_store, _ANY),
+    (group_layers.groups_in_steps, _ANY), (group_layers.retried_wait, _ANY),
 )  # fmt: skip
 
 
@@ -57,13 +30,13 @@ def _local(layer: Layer) -> bool:
     return any("use_local_synchronization=True" in act.template for act in layer.acts)
 
 
-def compose(world: int, steps: int, layers: Sequence[Layer], launch: str = BARE) -> Program:
+def compose(world: int, steps: int, parts: Sequence[Layer], launch: str = BARE) -> Program:
     """A program of these layers, one after the other in each step."""
     return Program(
         world=world, steps=steps, launch=launch,
-        setup=tuple(line for layer in layers for line in layer.setup),
-        body=tuple(act for layer in layers for act in layer.acts),
-        ending=(*(line for layer in layers for line in layer.ending), *ENDING),
+        setup=tuple(line for layer in parts for line in layer.setup),
+        body=tuple(act for layer in parts for act in layer.acts),
+        ending=(*(line for layer in parts for line in layer.ending), *ENDING),
     )  # fmt: skip
 
 
@@ -74,10 +47,10 @@ def healthy(draw: random.Random, *, frameworks: bool = False) -> Program:
     chosen = draw.sample(fitting, draw.randint(1, 2 if frameworks else 3))
     if frameworks:
         chosen.insert(draw.randint(0, len(chosen)), draw.choice(FRAMEWORKS))
-    layers = [layer(draw, world) for layer in chosen]
-    if some_of_them in chosen:
-        layers = [one for one in layers if not _local(one)]
-    if not any(act.kind == COLLECTIVE for layer in layers for act in layer.acts):
-        layers.append(data_parallel(draw, world))
+    parts = [layer(draw, world) for layer in chosen]
+    if group_layers.some_of_them in chosen:
+        parts = [one for one in parts if not _local(one)]
+    if not any(act.kind == COLLECTIVE for layer in parts for act in layer.acts):
+        parts.append(layers.data_parallel(draw, world))
     launch = draw.choice((BARE,) * 12 + (SPAWN, TORCHRUN, STANDALONE))
-    return compose(world, draw.randint(3, 12), layers, launch)
+    return compose(world, draw.randint(3, 12), parts, launch)

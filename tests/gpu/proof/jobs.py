@@ -17,6 +17,7 @@ from typing import Any
 
 from gpu.proof.scenarios import Scenario
 from gpu.proof.what_is_left import Journal, Run, facts
+from support.raw import read_journals
 
 TESTS = Path(__file__).resolve().parents[2]
 STANDIN = TESTS / "support" / "standin"
@@ -67,9 +68,7 @@ class Jobs:
         errors = (folder / f"{r}.err" for r in range(self.s.world))
         run.stderr = [each.read_text(errors="replace") for each in errors]
         if trace and trace.is_dir():
-            names = sorted(p.name.removesuffix(".defs.jsonl") for p in trace.glob("*.defs.jsonl"))
-            found = [Journal(trace, name) for name in names]
-            run.journals = [each for each in found if each.rank >= 0]
+            run.journals = [one for raw in read_journals(trace) if (one := Journal(raw)).rank >= 0]
             run.dead = self._diagnose(trace, folder / "dead.json")
         if not self.s.hangs and not self.s.any_code and any(run.codes):
             run.problems.append(f"exit codes {run.codes}: {run.stderr[0][-200:]!r}")

@@ -7,14 +7,15 @@
     python prove.py --backend standin --semantics 2.5,2.15 --write PAGE   # of which torch's NCCL
 
 `--counter` leaves each scenario's fault out, or puts one into what is healthy: a check that passes
-then, too, shows nothing. Needs disttrace and disttrace_viewer importable (PYTHONPATH). Exit code:
-the number of failed checks. Ends only processes that it started. All it saw goes to --out.
+then, too, shows nothing. `--jobs` run at a time (the timed ones alone), each for `--limit` seconds
+at most, and none begins after `--total` seconds. Needs disttrace and disttrace_viewer importable
+(PYTHONPATH). Exit code: the number of failed checks. Ends only processes that it started. All it
+saw goes to --out.
 """
 
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import os
 import shutil
 import subprocess
@@ -31,6 +32,7 @@ from gpu.proof import page
 from gpu.proof.checks import Said
 from gpu.proof.jobs import ENDED, STANDS, VERSION, Jobs
 from gpu.proof.scenarios import SCENARIOS, Scenario
+from support.campaigns import beside, options
 
 _ASKED = (
     "import torch, torch._C._distributed_c10d as c; print(torch.cuda.device_count(), "
@@ -52,10 +54,10 @@ class Result:
 class Prover:
     """Runs scenarios on one backend; ``counter``: the other way round."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.o = options
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.o = given
         self.begun = time.monotonic()
-        self.here = _STANDIN_KNOWS if options.backend == "standin" else _of_this_torch()
+        self.here = _STANDIN_KNOWS if given.backend == "standin" else _of_this_torch()
 
     def prove(self, scenario: Scenario, version: str) -> Result:
         """What its checks say, and the seconds that took."""
@@ -118,26 +120,6 @@ def _device() -> str:
     return version if "KIT_IMITATED" in os.environ else f"{torch.cuda.get_device_name()}, {version}"
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--backend", default="nccl")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--counter", action="store_true", help="each has to be seen to fail")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")) / "proof")
-    parser.add_argument("--jobs", type=int, default=3, help="at a time, except the timed ones")
-    parser.add_argument("--limit", type=float, default=150.0, help="seconds for one run")
-    parser.add_argument("--total", type=float, default=3000.0, help="seconds; none begins later")
-    which = "of which torch's NCCL the stand-in is"
-    parser.add_argument("--semantics", default=VERSION, help=which)
-    parser.add_argument("--write", type=Path, help="a page with a table of them, kept up to date")
-    parser.add_argument("--list", action="store_true")
-    options = parser.parse_args()
-    options.out = options.out.resolve()
-    return options
-
-
 def _table(results: list[Result]) -> list[str]:
     table = []
     for result in results:
@@ -150,21 +132,25 @@ def _table(results: list[Result]) -> list[str]:
 
 def main() -> int:
     """All that were asked for, and the table of them."""
-    options = _options()
-    wanted = [s for s in SCENARIOS if not options.only or s.name in options.only.split(",")]
-    if options.list:
+    given = options(
+        __doc__, backend="nccl", only="", counter=False, jobs=3, limit=150.0, total=3000.0,
+        out=Path(os.environ.get("OUT", "."), "proof"), semantics=VERSION, write=Path, list=False,
+    )  # fmt: skip
+    given.out = given.out.resolve()
+    wanted = [s for s in SCENARIOS if not given.only or s.name in given.only.split(",")]
+    if given.list:
         print("\n".join(s.name for s in wanted))
         return 0
-    options.sockets = tempfile.mkdtemp(prefix="standin-")  # paths of sockets are short
-    prover = Prover(options)
-    each = [(s, version) for s in wanted for version in options.semantics.split(",")]
+    given.sockets = tempfile.mkdtemp(prefix="standin-")  # paths of sockets are short
+    prover = Prover(given)
+    each = [(s, version) for s in wanted for version in given.semantics.split(",")]
     results = [prover.prove(*one) for one in each if one[0].alone]
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        results += pool.map(lambda one: prover.prove(*one), [e for e in each if not e[0].alone])
-    shutil.rmtree(options.sockets, ignore_errors=True)
-    if options.write:
-        device = None if options.backend == "standin" else _device()
-        page.write(options.write, results, {s.name: s.about for s in SCENARIOS}, device)
+    together = [one for one in each if not one[0].alone]
+    results += beside(lambda one: prover.prove(*one), together, given.jobs)
+    shutil.rmtree(given.sockets, ignore_errors=True)
+    if given.write:
+        device = None if given.backend == "standin" else _device()
+        page.write(given.write, results, {s.name: s.about for s in SCENARIOS}, device)
     said = [good for result in results for good, _ in result.said]
     run = sum(1 for result in results if result.seconds)
     table = _table(results)
@@ -173,10 +159,10 @@ def main() -> int:
         f"{len(results) - run} need what is not here; {time.monotonic() - prover.begun:.0f} s"
     )
     text = "\n".join(table)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "table.txt").write_text(text + "\n")
-    with tarfile.open(options.out.parent / "proof.tar.gz", "w:gz") as archive:
-        archive.add(options.out, "proof")
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "table.txt").write_text(text + "\n")
+    with tarfile.open(given.out.parent / "proof.tar.gz", "w:gz") as archive:
+        archive.add(given.out, "proof")
     print(text)
     return min(said.count(False), 100)
 

@@ -3,48 +3,31 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a file; a torn last one, a tail of NULs and frames between are normal."""
-    content = path.read_bytes().rstrip(b"\0")
-    whole = content[: content.rfind(b"\n") + 1].splitlines()
-    return [json.loads(one) for one in whole if one.startswith(b"{")]
+from support.raw import RawJournal
 
 
 class Journal:
     """One process's journal, read without disttrace's own reader."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.definitions = lines(folder / f"{name}.defs.jsonl")
-        self.records = [r for p in sorted(folder.glob(f"{name}.*.ops.jsonl")) for r in lines(p)]
-        self.calls = {d["n"]: d for d in self.definitions if d["def"] == "call"}
-        identity = json.dumps([d for d in self.definitions if d["def"] == "identity"])
-        found = re.search(r'"rank": ?(\d+)', identity)
-        self.rank = int(found[1]) if found else -1
-        self.notes = [d["text"] for d in self.definitions if d["def"] == "note"]
+    def __init__(self, raw: RawJournal) -> None:
+        self.raw = raw
+        ranks = [d["rank"] for d in raw.of("identity") if "rank" in d]
+        self.rank: int = ranks[0] if ranks else -1
+        self.notes = [d["text"] for d in raw.of("note")]
         self.ends: dict[int, list[dict[str, Any]]] = {}
-        self.issued: dict[int, int] = {}
-        self.begun: list[dict[str, Any]] = []
-        for r in self.records:
+        self.issued = {r["i"]: r["d"] for r in raw.records if "i" in r}
+        for r in raw.records:
             for key in ("e", "c", "l"):
                 if key in r:
                     self.ends.setdefault(r[key], []).append(r)
-            if "i" in r:
-                self.issued[r["i"]] = r["d"]
-            if "b" in r and "r" not in r:
-                self.begun.append(r)
 
-    def operations(
-        self, kinds: tuple[str, ...] = ("collective", "message")
-    ) -> list[tuple[int, str]]:
+    def operations(self) -> list[tuple[int, str]]:
         """Numbers and names of what was begun."""
-        called = [(r["b"], self.calls[r["s"]]) for r in self.begun]
-        return [(n, call["op"]) for n, call in called if call["kind"] in kinds]
+        return [(r["b"], call["op"]) for r, call in self.raw.begun("collective", "message")]
 
     def open(self) -> list[tuple[int, str]]:
         """What never ended."""
@@ -61,7 +44,7 @@ class Journal:
 
     def heartbeats(self) -> list[float]:
         """In seconds."""
-        return [r["hb"] / 1e9 for r in self.records if "hb" in r]
+        return [r["hb"] / 1e9 for r in self.raw.records if "hb" in r]
 
 
 @dataclass
