@@ -1,9 +1,9 @@
 """Three ranks on NCCL hang, and ``disttrace attach`` asks their Flight Recorders while they do.
 
-    python asked.py server|pipe missing|mismatch
+    python asked.py missing|mismatch
 
-Rank 2 does not come to the fourth all_reduce, or calls broadcast there. ``server``: each has the
-worker server of torch; ``pipe``: torch dumps when its pipe is written to. Prints what is said.
+Rank 2 does not come to the fourth all_reduce, or calls broadcast there. Each has the worker server
+of torch. Prints what is said.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _WorkerServer
 
 WORLD = 3
 
 
-def rank(folder: Path, how: str, fault: str) -> None:
+def rank(folder: Path, fault: str) -> None:
     number = int(os.environ["RANK"])
     device = torch.device("cuda", number % torch.cuda.device_count())
     torch.cuda.set_device(device)
     dist.init_process_group("nccl")
-    if how == "server":
-        from torch._C._distributed_c10d import _WorkerServer
-
-        server = _WorkerServer(f"{folder}/{number}.sock")
-        assert server is not None
+    server = _WorkerServer(f"{folder}/{number}.sock")
+    assert server is not None
     one = torch.ones(4, device=device)
     for _ in range(3):
         dist.all_reduce(one)
@@ -53,7 +51,7 @@ def free_port() -> int:
         return port
 
 
-def main(how: str, fault: str) -> int:
+def main(fault: str) -> int:
     """Exit code of ``attach``, or 3 if a rank did not go on."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -62,12 +60,8 @@ def main(how: str, fault: str) -> int:
             "MASTER_PORT": str(free_port()),
             "WORLD_SIZE": str(WORLD),
             "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
-            "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",  # torch 2.5 looks at its pipe only then
         }
-        if how == "pipe":
-            settings["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = f"{folder}/pipe_"
-            settings["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = f"{folder}/trace_rank_"
-        command = [sys.executable, __file__, how, fault, name]
+        command = [sys.executable, __file__, fault, name]
         ranks = [
             subprocess.Popen(command, env={**os.environ, **settings, "RANK": str(number)})
             for number in range(WORLD)
@@ -91,7 +85,7 @@ def main(how: str, fault: str) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 3:
-        rank(Path(sys.argv[3]), *sys.argv[1:3])
+    if len(sys.argv) > 2:
+        rank(Path(sys.argv[2]), sys.argv[1])
     else:
-        sys.exit(main(*sys.argv[1:]))
+        sys.exit(main(sys.argv[1]))

@@ -1,5 +1,5 @@
 """``disttrace attach --ask``, for what Flight Recorder holds: jobs of torchrun whose ranks have the
-worker server of torch; servers and pipes that answer nothing, too much, or evil.
+worker server of torch; servers that answer nothing, too much, or evil.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def test_an_answer_that_is_not_to_be_trusted(
 def test_what_never_ends_or_says_something_else_is_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: bytes, again: float | None, why: str
 ) -> None:
-    monkeypatch.setattr(recorders, "LIMIT_S", 1.0)
+    monkeypatch.setattr(recorders, "SERVER_LIMIT_S", 1.0)
     monkeypatch.setattr(recorders, "MOST_BYTES", 100_000)
     refused = pytest.raises(recorders.NoAnswer, match=why)
     with answering(tmp_path, piece, again=again) as path, refused:
@@ -297,27 +297,3 @@ def test_a_path_at_which_another_process_listens_is_not_asked(tmp_path: Path) ->
     """Ranks that were all told one path: the last one has it, and would answer for all."""
     with answering(tmp_path, OK) as path, pytest.raises(recorders.NoAnswer, match="another"):
         recorders.dumps(path, os.getppid())
-
-
-def test_pipes_are_written_to_if_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch made for another process, or what is no pipe, is left alone."""
-    one = Found(os.getpid(), 3, 0, frozenset(), 0)
-    env = {recorders.VARIABLE: f"{tmp_path}/pipe_", recorders.FILES[0]: f"{tmp_path}/dump_"}
-    monkeypatch.setattr(recorders, "environment", lambda _: env)
-    monkeypatch.setattr(recorders, "LIMIT_S", 1.0)
-    path = tmp_path / "pipe_3.pipe"
-    path.write_text("")
-    assert recorders.pipe(one) is None
-    path.unlink()
-    os.mkfifo(path)
-    assert recorders.pipe(one) is None
-    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        is_it = recorders.pipe(one)
-        assert is_it is not None
-        (tmp_path / "dump_3").write_bytes(b"an older one.")
-        assert recorders.dump(one, is_it) is None
-        assert os.read(reader, 9) == b"1"
-    finally:
-        os.close(reader)
-    assert recorders.dump(one, is_it) is None

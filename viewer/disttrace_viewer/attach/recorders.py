@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
-from disttrace.journal.proc import ROOT, has_open, opened
+from disttrace.journal.proc import ROOT, opened
 from disttrace_viewer.attach.processes import Found, environment, path_in, thread_names
 from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign.dump import MOST_BYTES, Dump, empty, read
@@ -158,80 +156,6 @@ def _ports(pid: int, own: set[str]) -> list[int]:
     return sorted(listening - used - {store})
 
 
-VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-LIMIT_S = 6.0
-_ENDS = b"."
-_POLL_S = 0.1
-
-
-def pipe(one: Found) -> str | None:
-    """The pipe of a process; None unless it is one, and that process has it open."""
-    stem = environment(one.pid).get(VARIABLE)
-    if not stem or one.rank is None:
-        return None
-    path = path_in(one.pid, f"{stem}{one.rank}.pipe")
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return None
-    ours = found.st_uid == os.geteuid() or not os.geteuid()
-    return path if ours and stat.S_ISFIFO(found.st_mode) and has_open(one.pid, found) else None
-
-
-def dump(one: Found, path: str) -> bytes | None:
-    """What is dumped on request; None where nothing comes in time."""
-    names = _files(one, environment(one.pid))
-    before = {name: _state(name) for name in names}
-    if not _write(path):
-        return None
-    until, last = time.monotonic() + LIMIT_S, before
-    while time.monotonic() < until:
-        time.sleep(_POLL_S)
-        now = {name: _state(name) for name in names}
-        for name in names:
-            if now[name] is not None and now[name] == last[name] != before[name]:
-                data = b""
-                with suppress(OSError):
-                    data = files.read(name, MOST_BYTES)[0]
-                if data.endswith(_ENDS):  # as every pickle that was written to its end
-                    return data
-        last = now
-    return None
-
-
-def _files(one: Found, env: Mapping[str, str]) -> list[str]:
-    """Where torch may write it, by its variables, or by its defaults."""
-    stems = [env[name] for name in FILES if env.get(name)]
-    if not stems:
-        cache = env.get("XDG_CACHE_HOME") or f"{env.get('HOME', '')}/.cache"
-        stems = [f"{cache}/torch/{name}_trace_rank_" for name in ("comm_lib", "nccl")]
-        stems.append("/tmp/nccl_trace_rank_")
-    return [path_in(one.pid, f"{stem}{one.rank}") for stem in stems]
-
-
-def _state(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _write(path: str) -> bool:
-    """Ask for a dump; a pipe that is not read, or is full, is left alone."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return stat.S_ISFIFO(os.fstat(descriptor).st_mode) and os.write(descriptor, b"1") == 1
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-
-
 @dataclass(frozen=True, slots=True)
 class Dumped:
     """The dumps by pid, as of one moment; none unless there is one of each process."""
@@ -267,16 +191,10 @@ def ask(found: Sequence[Found]) -> Dumped:
 def _ask(one: Found) -> list[bytes | None] | str | None:
     """What a process's recorders hold, NCCL's first; a clause: no answer; None: none to ask."""
     where = address(one.pid)
-    if where is not None:
-        try:
-            return dumps(where, one.pid)
-        except NoAnswer as error:
-            return f"has a worker server of torch, which {error}"
-    path = pipe(one)
-    if path is None:
-        return None
-    data = dump(one, path)
-    return "has been asked for a dump by NCCL's pipe and wrote none" if data is None else [data]
+    try:
+        return None if where is None else dumps(where, one.pid)
+    except NoAnswer as error:
+        return f"has a worker server of torch, which {error}"
 
 
 def _chosen(answers: Mapping[int, list[bytes | None]], at_ns: int, alone: str) -> Dumped:
@@ -286,11 +204,8 @@ def _chosen(answers: Mapping[int, list[bytes | None]], at_ns: int, alone: str) -
     """
     problems = Problems()
     best: tuple[int, dict[int, Dump]] | None = None
-    for number in range(max(map(len, answers.values()))):
-        dumps = {}
-        for pid, dumped in answers.items():
-            data = dumped[number] if number < len(dumped) else None
-            dumps[pid] = _dump(pid, data, at_ns, problems)
+    for number in range(len(HANDLERS)):
+        dumps = {pid: _dump(pid, of[number], at_ns, problems) for pid, of in answers.items()}
         since = min(
             (e.created_ns for d in dumps.values() for e in d.entries if in_flight(d, e)),
             default=None,

@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ask",
         action="store_true",
-        help="also request each rank's Flight Recorder, through torch's worker server or NCCL's"
-        " pipe (docs/hang.md: what that may cost)",
+        help="also request each rank's Flight Recorder, through torch's worker server"
+        " (docs/hang.md: what that may cost)",
     )
     parser.add_argument("--json", action="store_true", help="the report as JSON (docs/json.md)")
     common.add_look(parser)
