@@ -189,28 +189,6 @@ def test_those_that_lost_different_ranks_are_told_apart(tmp_path: Path) -> None:
     assert sorted(told) == [f"Rank 0 {text}:4711 (rank 2).", f"Ranks 1, 2 {text}:4712 (rank 3)."]
 
 
-def test_the_address_of_a_store_is_that_of_its_server(tmp_path: Path) -> None:
-    """c10d writes names for numbers: both are this host."""
-    gone = (
-        "DistNetworkError: remote=[localhost]:{port}: failed to recv, got 0 bytes (10.0.0.1:29500)"
-    )
-    for journal, _ in steps(tmp_path, 3):
-        if journal.rank == 0:
-            journal.fail(210 * MS, "ValueError", DIED)
-            continue
-        store = journal.tcp_store(29500, address="127.0.0.1:29500")
-        port = 29500 if journal.rank == 1 else 29501
-        keys = {"kind": "store", "store": store, "origin": "python"}
-        get, text = journal.call("store.get", **keys), gone.format(port=port)
-        journal.break_off(get, 200 * MS, 30 * MS, 240 * MS, text, k="k")
-    found = only(findings(tmp_path, look=all_gone))
-    told = [text for text in found.consequences if "remote" in text]
-    assert len(told) == 2
-    assert "remote=[localhost]:29500 (the store of rank 0): failed" in told[0]
-    assert told[0].count("the store of") == 1
-    assert "remote=[localhost]:29501: failed" in told[1]
-
-
 DETAIL = "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running ..."
 
 

@@ -1,8 +1,7 @@
 """Who lives, how the others ended, and until when each was where it was last seen.
 
-Addresses in their errors (``ip:port``) are shown as ranks where two things make that certain: a
-store's address is that of its server; and gloo's error in an operation of a group of two, or in a
-message with a given peer, names the other end, for no other connection is part of that operation.
+The address (``[ip]:port``) in gloo's error in an operation of a group of two, or in a message with
+a given peer, is shown as the rank at the other end: no other connection is part of that operation.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from disttrace_viewer.analysis.process_ends import (
 )
 from disttrace_viewer.evidence.recorded import DRAINING, GATHERING, STUCK_NS, Recorded
 from disttrace_viewer.merge.clock import to_unix
-from disttrace_viewer.merge.store_servers import is_loopback
 from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import (
     GROUPED,
@@ -36,7 +34,6 @@ from disttrace_viewer.trace.operation import (
     is_connection_error,
     is_own_limit,
 )
-from disttrace_viewer.trace.plain_text import whole
 
 
 class Endings(Recorded):
@@ -313,68 +310,19 @@ class Endings(Recorded):
         )
 
 
-_ADDRESS = re.compile(
-    r"\[(?P<a>[^\]\s]{1,255})\]:(?P<a_port>\d+)"
-    r"|\((?P<b>[^\s,()]+), (?P<b_port>\d+)\)"
-    r"|(?<![\w.\[/:])(?P<c>\d+\.\d+\.\d+\.\d+|localhost):(?P<c_port>\d+)"
-)
-"""``[host]:port``, ``(host, port)`` and ``ip:port``, as gloo, c10d and Python write them."""
+_ADDRESS = re.compile(r"\[[^\]\s]{1,255}\]:\d+")
+"""``[host]:port``, as gloo writes it."""
 
 
 def end_of(evidence: Endings, process: int) -> End:
-    """How a process ended, with the addresses in a connection error shown as ranks."""
+    """How a process ended, with the address in a connection error shown as a rank."""
     end = evidence.ends[process]
     if end.failure is not None and is_connection_error(end.failure.text):
-        text = translated(evidence, process, end.failure.text)
-        return replace(end, failure=end.failure._replace(text=text))
+        text, peer = end.failure.text, _peer(evidence, process, end.failure.text)
+        if peer is not None:
+            text = _ADDRESS.sub(lambda found: f"{found[0]} ({peer})", text)
+            return replace(end, failure=end.failure._replace(text=text))
     return end
-
-
-def translated(evidence: Endings, process: int, text: str) -> str:
-    """The text with ``(rank N)`` behind each address of which it is certain whose it is."""
-    peer = _peer(evidence, process, text)
-
-    def reported(found: re.Match[str]) -> str:
-        host = found["a"] or found["b"] or found["c"]
-        port = whole(found["a_port"] or found["b_port"] or found["c_port"])
-        server = None if port is None else _server(evidence, process, host, port)
-        if server is not None:
-            return f"{found[0]} (the store of {server})"
-        if peer is not None and found["a"]:
-            return f"{found[0]} ({peer})"
-        return found[0]
-
-    return _ADDRESS.sub(reported, text)
-
-
-def _server(evidence: Endings, process: int, host: str, port: int) -> str | None:
-    """Who listens at an address that this very process connected to."""
-    trace = evidence.trace
-    mine = trace.processes[process]
-    for store in trace.stores:
-        if store.process != process or store.base not in (None, store.index) or not store.address:
-            continue
-        ip, _, number = store.address.rpartition(":")
-        if number != str(port) or not (_same_host(host, ip) or _same_host(host, store.host)):
-            continue
-        listeners = {
-            s.process
-            for s in trace.stores
-            if s.server and s.port == port and trace.processes[s.process].job == mine.job
-        }
-        place = trace.place_by_id.get(store.place)
-        if place is None or place.server is None or listeners != {place.server}:
-            return None  # not traced, or one after another at one port
-        there = trace.processes[place.server]
-        if is_loopback(ip) and there.boot_id != mine.boot_id:
-            return None
-        return there.label
-    return None
-
-
-def _same_host(host: str, other: str | None) -> bool:
-    plain, known = host.strip("[]").lower(), (other or "").strip("[]").lower()
-    return known == plain or bool(known and is_loopback(known) and is_loopback(plain))
 
 
 def _peer(evidence: Endings, process: int, text: str) -> str | None:
