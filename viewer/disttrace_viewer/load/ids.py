@@ -11,7 +11,7 @@ import re
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
-from disttrace.journal.format import derived_id, job_trace_id, process_span_id
+from disttrace.journal.format import derived_id, job_trace_id
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _OWN_PLACE = "HashStore"
@@ -42,11 +42,6 @@ def trace_of(job: str, environ: Mapping[str, str]) -> tuple[str, Context | None]
     return (job_trace_id(job), None) if outer is None else (outer.trace, outer)
 
 
-def root_of(trace: str, process: str) -> str:
-    """The root span of a process."""
-    return process_span_id(trace, process)
-
-
 def group_id(
     group: Mapping[str, Any], store: Mapping[str, Any] | None, base: Mapping[str, Any] | None, *,
     process: str, attempt: int | None, like_named: int,
@@ -65,20 +60,10 @@ def group_id(
     return derived_id(8, "group", attempt or 0, *parts, members)
 
 
-def member_span(trace: str, group: str, backend: str | None, seq: int, rank: int) -> str:
-    """What one member of a group does in its ``seq``-th collective."""
-    return derived_id(8, trace, "member", group, backend, seq, rank)
-
-
-def message_span(
-    trace: str, group: str, op: str, sender: int, receiver: int, tag: int | None, seq: int
-) -> str:
-    """One end (``op`` is send or recv) of the ``seq``-th message of a stream."""
-    return derived_id(8, trace, op, group, sender, receiver, tag, seq)
-
-
-def other_span(trace: str, what: str, *parts: Hashable) -> str:
-    """Spans of disttrace's own making (``pending``, ``end``); ``operation``: of no exchange."""
+def span_id(trace: str, what: str, *parts: Hashable) -> str:
+    """Of what a ``member`` does in a collective, an end of a message (``send``, ``recv``), an
+    ``operation`` of no exchange, and what is of disttrace's own making (``pending``, ``end``).
+    """
     return derived_id(8, trace, what, *parts)
 
 

@@ -119,7 +119,7 @@ class JournalReader:
     def root(self) -> Context:
         """Its own span, sampled as its starter decided."""
         trace, outer = ids.trace_of(str(self.definitions.process.get("job")), self.definitions.env)
-        span = ids.root_of(trace, self.definitions.id)
+        span = fmt.process_span_id(trace, self.definitions.id)
         return Context(trace, span, None if outer is None else outer.sampled)
 
     def poll(self, *, final: bool = False) -> Iterator[LiveOperation]:

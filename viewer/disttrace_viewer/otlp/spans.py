@@ -172,7 +172,7 @@ class Builder:
         """The pending span with the stall as an event; another one where it was sent already."""
         span = self.pending(op, now)
         if op.pending_sent:
-            other = ids.other_span(span.context.trace, "stalled", span.context.span, now)
+            other = ids.span_id(span.context.trace, "stalled", span.context.span, now)
             span = replace(span, context=span.context._replace(span=other))
         about: Attributes = {"disttrace.summary": summary}
         return replace(span, events=(*span.events, (attributes.STALLED, now, about)))
@@ -197,9 +197,9 @@ def context_of(op: LiveOperation) -> Context:
     """The span of an operation."""
     part, trace = exchanged(op), op.journal.root.trace
     if part is None:
-        span = ids.other_span(trace, "operation", op.journal.definitions.id, op.number)
+        span = ids.span_id(trace, "operation", op.journal.definitions.id, op.number)
     elif part.peer is None:
-        span = ids.member_span(trace, part.group, part.backend, part.seq, part.rank)
+        span = ids.span_id(trace, "member", part.group, part.backend, part.seq, part.rank)
     elif op.call.get("op") == "send":
         span = _message(trace, part, "send", part.rank, part.peer)
     else:
@@ -222,16 +222,16 @@ def _around(op: LiveOperation) -> LiveOperation | None:
 
 def _first(op: LiveOperation, part: Exchanged) -> str:
     """The span of group rank 0 in a collective, by which all members know it."""
-    return ids.member_span(op.journal.root.trace, part.group, part.backend, part.seq, 0)
+    return ids.span_id(op.journal.root.trace, "member", part.group, part.backend, part.seq, 0)
 
 
 def _message(trace: str, part: Exchanged, op: str, sender: int, receiver: int) -> str:
-    return ids.message_span(trace, part.group, op, sender, receiver, part.tag, part.seq)
+    return ids.span_id(trace, op, part.group, sender, receiver, part.tag, part.seq)
 
 
 def _pending(final: Context) -> Context:
     """The pending span of ``final``."""
-    return final._replace(span=ids.other_span(final.trace, "pending", final.span))
+    return final._replace(span=ids.span_id(final.trace, "pending", final.span))
 
 
 _Part = tuple[int, int, "int | None"]
@@ -259,9 +259,9 @@ def process_start(builder: Builder, journal: JournalReader) -> Span:
     definitions = journal.definitions
     begins = [op.begin for op in journal.in_flight.values()]
     until = definitions.identity.get("t") or min(begins, default=journal.last)
-    parent = definitions.process.get("parent")
-    root = journal.root
-    above = root._replace(span=ids.root_of(root.trace, str(parent))) if parent else journal.outer
+    root, above = journal.root, journal.outer
+    if parent := definitions.process.get("parent"):
+        above = root._replace(span=fmt.process_span_id(root.trace, str(parent)))
     return Span(
         process=journal,
         name=label(journal),
@@ -318,7 +318,7 @@ def process_end(
     return Span(
         process=journal,
         name=f"end of {label(journal)}",
-        context=Context(root.trace, ids.other_span(root.trace, "end", definitions.id)),
+        context=Context(root.trace, ids.span_id(root.trace, "end", definitions.id)),
         parent=root,
         start=at,
         end=at,

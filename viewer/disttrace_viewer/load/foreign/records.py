@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from disttrace.journal.format import FORMAT, with_ranges
+from disttrace.journal.format import FORMAT, derived_id, with_ranges
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
 
@@ -39,12 +38,6 @@ def public_name(name: str) -> str:
     return _PUBLIC.get(name, name)
 
 
-def identity(*parts: object) -> str:
-    """An id for a process: the same each time the same file is read."""
-    text = "\x1f".join(map(str, parts)).encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(text, digest_size=16).hexdigest()
-
-
 class Records:
     """The journal of one rank, by ``path`` (of which a job and a clock have their names, unless
     these are given). Those of one clock begin at ``base_ns`` (unix) together.
@@ -55,7 +48,7 @@ class Records:
         lacks: Iterable[str], job: str = "", clock: Sequence[str] = (), **source: Any,
     ) -> None:  # fmt: skip
         self._rank, self._base_ns = rank, base_ns
-        process = identity(kind, path, rank)
+        process = derived_id(16, kind, path, rank)
         self._definitions: list[bytes] = []
         self._lines: list[bytes] = []
         self._strings: dict[str, int] = {}
@@ -64,7 +57,7 @@ class Records:
         self._number = 0
         self.define(
             "process", format=FORMAT, process=process, job=job or os.path.basename(path) or kind,
-            job_source=kind, boot_id=identity(kind, *(clock or (path,))),
+            job_source=kind, boot_id=derived_id(16, kind, *(clock or (path,))),
             role="main" if rank is None else "worker",
             start_ns=base_ns, t0=T0, unix_ns=base_ns, error_ns=0,
         )  # fmt: skip
