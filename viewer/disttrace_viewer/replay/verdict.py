@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import orjson
@@ -210,6 +210,18 @@ class Standing:
     """
 
 
+@dataclass(slots=True)
+class _Stream:
+    """Of a device: the newest batch with its actions, those before it, and what has not begun, with
+    what a thread waited for before it issued that.
+    """
+
+    batch: int | None = None
+    newest: list[Action] = field(default_factory=list)
+    before: list[Action] = field(default_factory=list)
+    waiting: deque[tuple[Action, Sequence[Action]]] = field(default_factory=deque)
+
+
 class Replay:
     """One replay of the scripts of a job."""
 
@@ -219,25 +231,21 @@ class Replay:
         self._over: set[int] = set()
         """Ids of actions; an action is compared by identity."""
         self._place: dict[Thread, int] = {}
-        self._waiting: dict[int, list[Thread]] = {}
-        """By action the ranks that it holds up."""
-        self._ready: deque[Thread] = deque()
-        self._streams: dict[tuple[int, Key], tuple[int | None, list[Action], list[Action]]] = {}
-        """Of a process and stream the newest batch, its actions, and those before it."""
+        self._streams: dict[tuple[int, Key], _Stream] = {}
         self._gates: dict[Thread, list[Action]] = {}
         """What a thread waited for on a device that is not over."""
-        self._held: dict[int, int] = {}
-        """By action that is issued and not begun, what it waits for: how many."""
-        self._after: dict[int, list[Action]] = {}
+        self._queued: set[int] = set()
+        """Ids of actions that are issued and not begun."""
         self._prepare()
 
     def run(self) -> dict[int, Standing]:
         """Who stands in the end, by process."""
-        self._ready.extend(
-            (script.index, thread) for script in self._scripts for thread in script.threads
-        )
-        while self._ready:
-            self._advance(self._ready.popleft())
+        threads = [(script.index, thread) for script in self._scripts for thread in script.threads]
+        while True:
+            moved = [self._advance(thread) for thread in threads]
+            moved += map(self._launch, self._streams.values())
+            if not any(moved):
+                break
         found = ((script.index, self._standing(script)) for script in self._scripts)
         return {index: standing for index, standing in found if standing is not None}
 
@@ -268,9 +276,10 @@ class Replay:
 
     # -- as it runs ---------------------------------------------------------------------------
 
-    def _advance(self, thread: Thread) -> None:
+    def _advance(self, thread: Thread) -> bool:
+        """Whether a thread has come further."""
         steps = self._scripts[thread[0]].threads[thread[1]]
-        place = self._place.get(thread, 0)
+        first = place = self._place.get(thread, 0)
         while place < len(steps):
             action = steps[place].action
             if action.refused or not action.key:
@@ -279,14 +288,11 @@ class Replay:
                 self._issue(thread, action)
             elif not action.broken and not self._is_over(action):
                 if action.stream is None:
-                    self._place[thread] = place
-                    # Readers of a store wait for the exchange itself.
-                    over = self._exchanges[action.key] if action.member < 0 else action
-                    self._waiting.setdefault(id(over), []).append(thread)
-                    return
+                    break
                 self._gates.setdefault(thread, []).append(action)
             place += 1
         self._place[thread] = place
+        return place > first
 
     def _is_over(self, action: Action) -> bool:
         if action.member < 0:  # a reader of the store, where nobody known sets the key
@@ -299,46 +305,33 @@ class Replay:
         if action.stream is None:
             self._begin(action)
             return
-        tail = self._streams.setdefault((action.process, action.stream), (None, [], []))
-        if tail[0] is None or tail[0] != action.batch:
-            tail = (action.batch, [], tail[1])
-            self._streams[action.process, action.stream] = tail
-        tail[1].append(action)
+        stream = self._streams.setdefault((action.process, action.stream), _Stream())
+        if stream.batch is None or stream.batch != action.batch:
+            stream.batch, stream.before, stream.newest = action.batch, stream.newest, []
+        stream.newest.append(action)
         gates = self._gates[thread] = [
             one for one in self._gates.get(thread, ()) if not self._is_over(one)
         ]
-        before = {id(one): one for one in (*tail[2], *gates) if not self._is_over(one)}
-        for one in before:
-            self._after.setdefault(one, []).append(action)
-        if before:
-            self._held[id(action)] = len(before)
-        else:
+        stream.waiting.append((action, (*stream.before, *gates)))
+        self._queued.add(id(action))
+
+    def _launch(self, stream: _Stream) -> bool:
+        """Whether a device has begun anything more of a stream."""
+        count = len(stream.waiting)
+        while stream.waiting and all(map(self._is_over, stream.waiting[0][1])):
+            action, _ = stream.waiting.popleft()
+            self._queued.discard(id(action))
             self._begin(action)
+        return len(stream.waiting) < count
 
     def _begin(self, action: Action) -> None:
-        pending = [action]
-        while pending:
-            one = pending.pop()
-            exchange = self._exchanges[one.key or ()]
-            exchange.begun += 1
-            exchange.parts.append(one)
-            if exchange.over or exchange.begun >= exchange.need:
-                if not exchange.over:
-                    exchange.over = True
-                    self._ready.extend(self._waiting.pop(id(exchange), ()))
-                for part in exchange.parts:
-                    pending += self._end(part)
-                exchange.parts.clear()
-
-    def _end(self, action: Action) -> Iterable[Action]:
-        """Whatever may begin since this is over."""
-        self._over.add(id(action))
-        self._ready.extend(self._waiting.pop(id(action), ()))
-        for one in self._after.pop(id(action), ()):
-            self._held[id(one)] -= 1
-            if not self._held[id(one)]:
-                del self._held[id(one)]
-                yield one
+        exchange = self._exchanges[action.key or ()]
+        exchange.begun += 1
+        exchange.parts.append(action)
+        exchange.over = exchange.begun >= exchange.need
+        if exchange.over:
+            self._over.update(map(id, exchange.parts))
+            exchange.parts.clear()
 
     # -- in the end ---------------------------------------------------------------------------
 
@@ -355,7 +348,7 @@ class Replay:
                     break
         issued = [a for a in script.actions.values() if a.key and not a.refused and not a.broken]
         pending = {a.number: a for a in issued if id(a) not in self._over}
-        queued = frozenset(number for number, a in pending.items() if id(a) in self._held)
+        queued = frozenset(number for number, a in pending.items() if id(a) in self._queued)
         heads = {step.action.number for step in at.values()} & queued
         awaited = [
             a
