@@ -106,33 +106,30 @@ def _profile(path: str, problems: Problems) -> _Profile | None:
     try:
         data, beyond = files.read(path, MOST_BYTES)
         data, more = unpacked(data, MOST_BYTES)
-        beyond = beyond or more
-        value = {} if beyond else orjson.loads(data)
-        info, events = value.get("distributedInfo"), value.get("traceEvents")
+        value = {} if beyond or more else orjson.loads(data)
+        info = value.get("distributedInfo") or {}
+        rank = info.get("rank")
     except (OSError, ValueError, AttributeError, zlib.error) as error:
         problems.add(path, "unreadable", f"is no whole profile ({error}); left out.")
         return None
-    if beyond:
+    if beyond or more:
         problems.add(path, "too large", "is too large for a profile; profile fewer steps.")
         return None
-    if not isinstance(info, dict) or type(info.get("rank")) is not int or info["rank"] < 0:
+    if type(rank) is not int or rank < 0:
         problems.add(path, "nameless", "is a profile that does not tell of which rank it is.")
         return None
-    events = [e for e in events if isinstance(e, dict)] if isinstance(events, list) else []
-    world = info.get("world_size")
-    host = value.get("host_name")
-    one = _Profile(
-        path, info["rank"], world if type(world) is int else 0, host if type(host) is str else ""
-    )
-    one.groups.update(_groups(info.get("pg_config")))
-    base = value.get("baseTimeNanoseconds")
-    base_ns = base if type(base) is int and base >= 0 else 0
     try:
+        one = _Profile(path, rank, int(info.get("world_size") or 0), value.get("host_name", ""))
+        for group in info.get("pg_config") or ():
+            members = tuple(map(int, group.get("ranks") or ()))
+            one.groups[str(group["pg_name"])] = (group.get("pg_desc") or "", members)
+        base_ns = min(max(0, int(value.get("baseTimeNanoseconds") or 0)), 1 << 62)
+        events = value.get("traceEvents") or ()
         one.calls = sorted(_of_nccl(one, events, base_ns), key=lambda call: call.begin_ns)
         one.on_device = bool(one.calls)
         if not one.calls:
             one.calls = _of_gloo(one, events, base_ns, problems)
-    except (TypeError, ValueError, KeyError, OverflowError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         problems.add(path, "unreadable", f"has events of no known form ({error!r}); left out.")
         return None
     if one.calls:
@@ -150,22 +147,12 @@ def unpacked(data: bytes, most: int) -> tuple[bytes, int]:
     return part.decompress(data, most), len(part.unconsumed_tail)
 
 
-def _groups(listed: object) -> dict[str, tuple[str, tuple[int, ...]]]:
-    found = {}
-    for one in listed if isinstance(listed, list) else ():
-        if isinstance(one, dict) and type(one.get("pg_name")) is str:
-            desc, ranks = one.get("pg_desc"), one.get("ranks")
-            members = tuple(r for r in ranks if type(r) is int) if isinstance(ranks, list) else ()
-            found[one["pg_name"]] = (desc if type(desc) is str else "", members)
-    return found
-
-
 def _of_nccl(one: _Profile, events: Iterable[Mapping[str, Any]], base_ns: int) -> Iterator[_Call]:
     kernels: dict[tuple[str, object], tuple[int, int]] = {}
     begun: list[Mapping[str, Any]] = []
     for event in events:
-        args = event.get("args")
-        if not isinstance(args, dict) or args.get("Collective name") not in _NCCL:
+        args = event.get("args") or {}
+        if args.get("Collective name") not in _NCCL:
             continue
         if event.get("cat") == "kernel" and args.get("Seq") is not None:
             at_ns = _at(event, base_ns)
@@ -290,4 +277,4 @@ def _at(event: Mapping[str, Any], base_ns: int) -> int:
 
 
 def _ns(microseconds: float) -> int:
-    return max(0, round(microseconds * 1000))
+    return min(max(0, round(microseconds * 1000)), 1 << 60)
