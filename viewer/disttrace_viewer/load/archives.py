@@ -15,8 +15,8 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import IO, Any
 
@@ -85,26 +85,28 @@ def pack(paths: Iterable[str], target: str) -> int:
     of its own. Raises OSError.
     """
     count = 0
-    with _temporary(os.path.dirname(target) or ".") as (file, beside):
-        for path in paths:
-            try:
-                descriptor = open_regular(path, follow=False)
-            except FileNotFoundError:
-                continue  # the oldest segments are dropped while it runs
-            with open(descriptor, "rb") as source, _compressed(file) as packed:
-                data = source.read(MOST_BYTES).rstrip(b"\0")
-                member = tarfile.TarInfo(os.path.basename(path))
-                member.size = len(data)
-                member.mtime = int(os.fstat(descriptor).st_mtime)
-                member.mode = 0o600
-                member.uname = _OURS
-                packed.write(member.tobuf())
-                packed.write(data)
-                packed.write(bytes(-len(data) % tarfile.BLOCKSIZE))
-            count += 1
-        with _compressed(file) as packed:
-            packed.write(_END)
-        file.close()
+    folder = os.path.dirname(target) or "."
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".collect.") as hidden:
+        beside = os.path.join(hidden, "packed")
+        with _new(beside) as file:
+            for path in paths:
+                try:
+                    descriptor = open_regular(path, follow=False)
+                except FileNotFoundError:
+                    continue  # the oldest segments are dropped while it runs
+                with open(descriptor, "rb") as source, _compressed(file) as packed:
+                    data = source.read(MOST_BYTES).rstrip(b"\0")
+                    member = tarfile.TarInfo(os.path.basename(path))
+                    member.size = len(data)
+                    member.mtime = int(os.fstat(descriptor).st_mtime)
+                    member.mode = 0o600
+                    member.uname = _OURS
+                    packed.write(member.tobuf())
+                    packed.write(data)
+                    packed.write(bytes(-len(data) % tarfile.BLOCKSIZE))
+                count += 1
+            with _compressed(file) as packed:
+                packed.write(_END)
         os.replace(beside, target)
     return count
 
@@ -189,7 +191,7 @@ class _Archive:
             self._found.leave_out(name, reason or "is no file")
             return
         beside = os.path.join(self._hidden, name)
-        with open(beside, "xb", opener=partial(os.open, mode=0o600)) as file:
+        with _new(beside) as file:
             at = 0
             while chunk := source.read(_CHUNK):
                 if content := chunk.rstrip(b"\0"):
@@ -235,11 +237,6 @@ def _refused(member: tarfile.TarInfo, folder: str) -> str | None:
         return "has no journal's name"
     if os.path.islink(os.path.join(folder, member.name)):
         return "would be written through a link"
-    if hasattr(tarfile, "data_filter"):  # Python's own idea of what is safe, besides
-        try:
-            tarfile.data_filter(member, folder)
-        except tarfile.FilterError:
-            return "is refused by Python's filter for archives"
     if member.type not in _REGULAR or member.issparse():
         return "is no regular file"
     if member.size > MOST_BYTES:
@@ -252,16 +249,9 @@ def _content(path: str) -> bytes:
     return read(path)[0].rstrip(b"\0")
 
 
-@contextmanager
-def _temporary(folder: str) -> Iterator[tuple[IO[bytes], str]]:
-    """A file beside its target, for this user only; it is gone afterwards if it is still there."""
-    handle, beside = tempfile.mkstemp(dir=folder, prefix=".collect.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file, beside
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(beside)
+def _new(path: str) -> IO[bytes]:
+    """A file for this user only."""
+    return open(path, "xb", opener=partial(os.open, mode=0o600))
 
 
 def _compressed(file: IO[bytes]) -> gzip.GzipFile:
@@ -272,17 +262,7 @@ def _compressed(file: IO[bytes]) -> gzip.GzipFile:
 class _Member(tarfile.TarInfo):
     """Refuses headers that tarfile would read into memory however long they are."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
-        return _bounded(super().frombuf(buf, encoding, errors))
-
-    @classmethod
-    def _frombuf(cls, *args: Any, **named: Any) -> _Member:
-        """What tarfile calls in its place since the security releases of 2025."""
-        return _bounded(super()._frombuf(*args, **named))  # type: ignore[misc]
-
-
-def _bounded(member: _Member) -> _Member:
-    if member.type not in _REGULAR and member.size > _MOST_HEADER:
-        raise tarfile.ReadError("a header is too long")
-    return member
+    def _proc_member(self, *args: Any) -> tarfile.TarInfo:
+        if self.type not in _REGULAR and self.size > _MOST_HEADER:
+            raise tarfile.ReadError("a header is too long")
+        return super()._proc_member(*args)  # type: ignore[misc,no-any-return]
