@@ -16,7 +16,7 @@ import orjson
 import disttrace.journal.format as fmt
 from disttrace.journal.proc import ROOT, entries
 from disttrace_viewer.companion.protocol import Address, stores
-from disttrace_viewer.load.definitions import number_in
+from disttrace_viewer.load.definitions import rank_in
 from disttrace_viewer.load.discover import Files, named
 from disttrace_viewer.load.files import modified_ns
 from disttrace_viewer.load.tail import segments_of
@@ -185,7 +185,7 @@ def _worlds(trace: JobTrace) -> Iterable[int]:
         if process.world_size is not None:
             yield process.world_size
         elif not process.is_agent:
-            yield number_in(process.env.get("WORLD_SIZE"), "size") or 0
+            yield rank_in(process.env.get("WORLD_SIZE")) or 0
     for group in trace.groups:
         if group.default and group.size is not None:
             yield group.size

@@ -15,7 +15,7 @@ from dataclasses import replace
 from disttrace_viewer.analysis.process_ends import SILENT
 from disttrace_viewer.analysis.sample import frame, together
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.store_keys import AWAITING, Key, Setters, keys_of, place_and_key
+from disttrace_viewer.evidence.store_keys import AWAITING, Key, Setters, keys_of
 from disttrace_viewer.evidence.wait import KEY, SERVER, Wait, late_by_ns
 from disttrace_viewer.trace.operation import CREATING, Op, is_closed
 
@@ -41,15 +41,14 @@ def asking(evidence: Evidence) -> Iterator[tuple[Op, int, tuple[Op, ...]]]:
     waiting = {op.process for op in evidence.blocking}
     if not found or _gets_on(evidence, found.keys() | waiting):
         return
+    trace = evidence.trace
     several = Counter(
-        key
-        for _, _, turn in found.values()
-        for key in {place_and_key(evidence, polls) for polls in turn}
+        keys for *_, turn in found.values() for keys in {keys_of(trace, polls) for polls in turn}
     )
     for op, since, turn in found.values():
         if (
             tries_again(evidence, op)
-            or any(several[place_and_key(evidence, polls)] > 1 for polls in turn)
+            or any(several[keys_of(trace, polls)] > 1 for polls in turn)
             or any(_took_part(evidence, polls) for polls in turn)
         ):
             yield op, since, turn
@@ -95,13 +94,13 @@ def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] |
     kept = evidence.sample.of_process[last.process]
     uses = together(((op.call.index, op.key), op) for op in kept if op.thread == last.thread)
     newest = uses[last.call.index, last.key]
-    place = place_and_key(evidence, last)[0]
+    place_of = evidence.trace.place_of
     turn = [newest] + [
         used
         for used in uses.values()
         if used is not newest
         and used[0].call.op in _READING
-        and place_and_key(evidence, used[0])[0] == place
+        and place_of(used[0].call) == place_of(last.call)
         and len(used) > 1
         and until - used[-1].begin_ns <= ASKED_NS
     ]
@@ -158,9 +157,9 @@ def _took_part(evidence: Evidence, polls: Op) -> bool:
     """Whether it has used the key by another call too (a counter), or wants it itself: a lock."""
     if polls.call.op == "store.compare_set":
         return True
-    key = place_and_key(evidence, polls)
+    keys = keys_of(evidence.trace, polls)
     return any(
-        op.call.index != polls.call.index and place_and_key(evidence, op) == key
+        op.call.index != polls.call.index and keys_of(evidence.trace, op) == keys
         for op in evidence.sample.of_process[polls.process]
         if op.call.kind == "store" and op.key is not None
     )

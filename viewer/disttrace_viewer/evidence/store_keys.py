@@ -287,14 +287,8 @@ class Setters:
         return found
 
 
-def keys_of(trace: JobTrace, op: Op) -> list[Key]:
+def keys_of(trace: JobTrace, op: Op) -> tuple[Key, ...]:
     """The keys that a store operation uses; none where that is not known."""
     full = trace.full_key(op.call.index, op.key)
     names = [full] if isinstance(full, str) else (full or ())
-    return [(trace.place_of(op.call), name) for name in names]
-
-
-def place_and_key(evidence: Evidence, op: Op) -> tuple[str | None, object]:
-    """Where a store operation's key is: equal for all who use the same one."""
-    key = evidence.trace.full_key(op.call.index, op.key)
-    return (evidence.trace.place_of(op.call), key if isinstance(key, str) else repr(key))
+    return tuple((trace.place_of(op.call), name) for name in names)

@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from disttrace.journal.code_files import BUILT_IN, LOOP
-from disttrace.journal.format import DEF, DEFINITIONS, DUMPED, FORMAT, RESUMED
+from disttrace.journal.format import DEF, DEFINITIONS, DUMPED, FORMAT, MOST_MEMBERS, RESUMED
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.problems import NEWER, Problems, plural
 from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.load.text import Text
 from disttrace_viewer.trace.model import lead_of
-from disttrace_viewer.trace.plain_text import plain
+from disttrace_viewer.trace.plain_text import plain, whole
 from disttrace_viewer.trace.process import AGENT, Problem
 
 NUMBERED = ("string", "stack", "thread", "store", "group", "call")
@@ -225,7 +225,7 @@ class Definitions:
     def _label(self, key: str, variable: str) -> int | None:
         found: int | None = self.identity.get(key)
         if found is None and self.role == "worker":
-            return number_in(self.env.get(variable), "size" if key == "world_size" else "rank")
+            return rank_in(self.env.get(variable))
         return found
 
 
@@ -237,15 +237,10 @@ def completed(call: Record, changes: Record) -> Record:
     return changed
 
 
-def number_in(text: str | None, type_: str = "rank") -> int | None:
-    """The number that a text holds, where it is one of that type of the format."""
-    if text is None or not text.isascii() or not text.lstrip("-").isdecimal() or len(text) > 20:
-        return None
-    try:
-        found: int | None = Checker().value(type_, int(text))
-    except ValueError:  # "--5", or too large
-        return None
-    return found
+def rank_in(text: str | None) -> int | None:
+    """The number in a text, where it may be one of ranks, or of a rank."""
+    found = whole(text or "")
+    return None if found is None or found > MOST_MEMBERS else found
 
 
 def parse(text: Text, problems: Problems) -> Definitions:

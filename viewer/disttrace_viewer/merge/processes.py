@@ -9,12 +9,13 @@ from itertools import starmap
 from typing import Any
 
 from disttrace.journal.format import EXEC
-from disttrace_viewer.load.definitions import NONE, number_in
+from disttrace_viewer.load.definitions import NONE
 from disttrace_viewer.load.journals import Journal, in_name
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import UNKNOWN_NS, to_unix
 from disttrace_viewer.merge.launches import same
 from disttrace_viewer.trace import process as values
+from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.process import Clock, Frame, Process, Stack
 
 _AS_RECORDED = ("job_source", "boot_id", "parent", "cwd", "pid_ns", "time_ns", "ticks")
@@ -184,7 +185,7 @@ def process_of(
         job=record.get("job") or named.get("job") or journal.id,
         role=definitions.role or "unknown",
         host=record.get("host") or named.get("host") or "?",
-        pid=record.get("pid", number_in(named.get("pid"))),
+        pid=record.get("pid", whole(named.get("pid") or "")),
         argv=tuple(record.get("argv") or ()),
         start_ns=start_ns,
         last_ns=max(start_ns, to_unix(clocks[clock], t0 + definitions.last_t)),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.process_ends import CASCADE
 from disttrace_viewer.analysis.sample import SETTERS
-from disttrace_viewer.evidence.store_keys import AWAITING, place_and_key
+from disttrace_viewer.evidence.store_keys import AWAITING, keys_of
 from disttrace_viewer.evidence.wait import Wait, given_up_ns
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.trace.model import CodeLocation
@@ -101,13 +101,13 @@ def _partners(case: Case, op: Op) -> list[Op]:
     """The operations of others without which this one could not be over."""
     if op.call.kind != "store":
         return case.sample.partners(op)
-    wanted = place_and_key(case.evidence, op)
+    wanted = keys_of(case.trace, op)
     return [
         one
         for one in case.sample.of_kind("store")
         if one.process != op.process
         and one.call.op in SETTERS
-        and place_and_key(case.evidence, one) == wanted
+        and keys_of(case.trace, one) == wanted
     ]
 
 

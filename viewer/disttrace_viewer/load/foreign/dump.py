@@ -21,9 +21,6 @@ from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.trace.values import dataclass, replace
 
 MOST_BYTES = 64 << 20
-MOST_ENTRIES = 1 << 20
-MOST_TENSORS = 4_096
-MOST_FRAMES = 64
 _COALESCED = "coalesced"  # the name of what bears the state of a launch
 _NUMBER = re.compile(r"\d+")
 _LARGEST = 1 << 62
@@ -63,14 +60,6 @@ class DumpEntry:
         return (self.pg, self.p2p, self.seq, self.p2p_seq)
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Counts of a group's collectives; -1: never."""
-
-    enqueued: int
-    completed: int
-
-
 @dataclass
 class Dump:
     """One file."""
@@ -82,8 +71,9 @@ class Dump:
     ranks: dict[str, tuple[int, ...]]
     """Global ranks of groups by their name; empty names hold those of whichever recorded last."""
     descs: dict[str, str]
-    status: dict[str, Status]
-    """By the number of a group in this process."""
+    status: dict[str, tuple[int, int]]
+    """Counts of a group's collectives, enqueued and completed (-1: none), by its number in this
+    process."""
     modified_ns: int
     stacks: bool = True
     lost: str | None = None
@@ -121,14 +111,14 @@ def read(path: str, problems: Problems) -> Dump | None:
     if beyond:
         lost = f"is larger than {MOST_BYTES >> 20} MB; its end was not read."
     listed = _listed(value.get("entries"))
-    found = [entry for one in listed[:MOST_ENTRIES] if (entry := _entry(one)) is not None]
+    found = [entry for one in listed if (entry := _entry(one)) is not None]
     found = list(_with_messages(found))
     if len(found) < len(listed) and lost is None:
         lost = f"holds {plural(len(listed) - len(found), 'operation')} of no known form; left out."
     config = _tables(value.get("pg_config"))
-    names = ("last_enqueued_collective", "last_completed_collective")
-    counts = _tables(value.get("pg_status"))
-    status = {key: Status(*(_whole(one.get(n)) for n in names)) for key, one in counts.items()}
+    enqueued, completed = "last_enqueued_collective", "last_completed_collective"
+    counts = _tables(value.get("pg_status")).items()
+    status = {key: (_whole(one.get(enqueued)), _whole(one.get(completed))) for key, one in counts}
     if not (found or config or status):
         problems.add(path, "foreign", "is a Flight Recorder dump without groups or operations.")
         return None
@@ -213,10 +203,8 @@ def _with_messages(entries: Iterable[DumpEntry]) -> Iterator[DumpEntry]:
         yield entry
 
 
-def _entry(value: object) -> DumpEntry | None:
+def _entry(value: Any) -> DumpEntry | None:
     """An entry; None for what is none."""
-    if not isinstance(value, dict):
-        return None
     try:
         named = value.get("process_group") or ("", "")
         group, desc = _text(named[0], 300), _text(named[1], 300)
@@ -229,9 +217,7 @@ def _entry(value: object) -> DumpEntry | None:
             p2p_seq=_counted(value.get("p2p_seq_id") or 0), p2p=value.get("is_p2p") is True,
             created_ns=_counted(value["time_created_ns"]),
             inputs=_sizes(value.get("input_sizes")),
-            input_dtypes=tuple(
-                _text(n, 64) for n in _listed(value.get("input_dtypes"))[:MOST_TENSORS]
-            ),
+            input_dtypes=tuple(_text(n, 64) for n in _listed(value.get("input_dtypes"))),
             outputs=_sizes(value.get("output_sizes")),
             frames=_frames(value.get("frames")),
             thread=" ".join(_text(value.get(k), 150) for k in ("thread_name", "thread_id")).strip(),
@@ -244,7 +230,7 @@ def _entry(value: object) -> DumpEntry | None:
             if isinstance(duration, (int, float)) and 0 <= duration < 1e10
             else None,
         )  # fmt: skip
-    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError):
         return None
     return entry if name and entry.created_ns else None
 
@@ -265,7 +251,7 @@ def _listed(value: object) -> list[Any]:
 
 
 def _sizes(value: object) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(_counted(n) for n in one[:32]) for one in _listed(value)[:MOST_TENSORS])
+    return tuple(tuple(map(_counted, one)) for one in _listed(value))
 
 
 def _frames(value: object) -> tuple[tuple[str, int, str], ...]:
@@ -275,7 +261,7 @@ def _frames(value: object) -> tuple[tuple[str, int, str], ...]:
             max(0, int(one["line"])) % (1 << 31),
             _text(one["name"], 300),
         )
-        for one in _listed(value)[:MOST_FRAMES]
+        for one in _listed(value)
         if isinstance(one, dict)
     )
 

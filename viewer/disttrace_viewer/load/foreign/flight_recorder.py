@@ -226,15 +226,15 @@ class Translating:
             names = {number: key}
         elif self.of.default_name is not None:
             names = {"0": (self.of.default_name, dump_set.DEFAULT)}
-        for number, status in self.dump.status.items():
+        for number, (enqueued, completed) in self.dump.status.items():
             group = self.groups.get(names.get(number, ("", "")))
-            if group is None or status.enqueued < 1:
+            if group is None or enqueued < 1:
                 continue
             call = self.records.call(op=UNKNOWN_OP, kind="collective", group=group, origin="python")
-            over = status.enqueued <= status.completed
+            over = enqueued <= completed
             # When it began is not known: that it is there is no progress.
             at_ns = self.of.base_ns if over else self.of.newest_ns or self.cut_ns
-            begun = self.records.begin(call, at_ns, q=status.enqueued)
+            begun = self.records.begin(call, at_ns, q=enqueued)
             for what in "e" if over else "iw":
                 self.records.after(what, begun, 0)
 

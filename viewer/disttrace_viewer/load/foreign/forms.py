@@ -44,13 +44,16 @@ _LARGEST = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """An operation that ran into its time-out."""
+class Called:
+    """What a rank called by the fingerprint of a check, by NCCL's own line, or by its watchdog's;
+    ``waited_ns``: until it ran into its time-out.
+    """
 
-    seq: int
     op: str
-    elements: int | None
-    waited_ns: int
+    seq: int
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    waited_ns: int = 0
 
 
 class LoggedGroup(NamedTuple):
@@ -77,7 +80,7 @@ class Statement:
     """It stands before the line."""
     inner: int
     group: LoggedGroup | None
-    work: Work | None
+    work: Called | None
     at: int | None
     enqueued: int | None
     completed: int | None
@@ -114,16 +117,6 @@ class Ended:
     first: bool = False
     rank: int | None = None
     host: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """What a rank called by the fingerprint of a check, or by NCCL's own line."""
-
-    op: str
-    seq: int
-    shape: tuple[int, ...] | None = None
-    dtype: str | None = None
 
 
 Speaker = int | str
@@ -226,12 +219,11 @@ def _who(line: LogLine, inner: re.Match[str]) -> tuple[int | None, LoggedGroup |
     return line.rank, group
 
 
-def _work(found: re.Match[str]) -> Work:
-    elements = int(found[3]) if found[3] else None
-    if elements is not None and elements >= _LARGEST:
-        elements = None
+def _work(found: re.Match[str]) -> Called:
+    elements = int(found[3] or _LARGEST)
+    shape = (elements,) if elements < _LARGEST else None
     op = public_name(found[2].lower())
-    return Work(int(found[1]), op, elements, int(found[5]) * 1_000_000)
+    return Called(op, int(found[1]), shape, waited_ns=int(found[5]) * 1_000_000)
 
 
 def _set(text: str) -> int | None:

@@ -920,7 +920,7 @@ def _operation(
         return
     waits = stuck is not None or (enqueued or 0) > (one.completed or 0)
     number = stuck if stuck is not None else enqueued
-    shapes = [[work.elements]] if work is not None and work.elements is not None else None
+    shapes = [[*work.shape]] if work is not None and work.shape is not None else None
     stack = records.stack(py_spy.program(tuple(frames)))
     op = work.op if work else UNKNOWN_OP
     call = records.collective(op, group, shapes=shapes, stack=stack)
