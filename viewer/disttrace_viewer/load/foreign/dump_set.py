@@ -164,11 +164,6 @@ class DumpSet:
                     found[name] = max(found.get(name, 0), seq)
         return found
 
-    @property
-    def wrapped(self) -> bool:
-        """Whether any ring has lost something."""
-        return any(dump.wrapped for dump in self.dumps.values())
-
 
 def in_flight(dump: Dump, entry: DumpEntry) -> bool:
     """Whether an operation was not over when the dump was made.

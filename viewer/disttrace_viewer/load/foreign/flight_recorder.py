@@ -179,7 +179,7 @@ class Translating:
     def _count(self, entry: DumpEntry, fields: dict[str, object]) -> int:
         """The number of a message among those from one rank to another."""
         key = (fields["group"], fields["op"], fields["peer"])
-        if self.of.wrapped and key not in self.sent:
+        if key not in self.sent and any(dump.wrapped for dump in self.of.dumps.values()):
             ended = [each for each in self._launches if not in_flight(self.dump, each[-1])]
             like = (entry.group, entry.name)
             over = sum((one.group, one.name) == like for each in ended for one in each)
