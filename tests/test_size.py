@@ -31,16 +31,16 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer": 90,
     "viewer/disttrace_viewer/analysis": 4_060,
     "viewer/disttrace_viewer/api": 1_950,
-    "viewer/disttrace_viewer/attach": 680,
+    "viewer/disttrace_viewer/attach": 600,
     "viewer/disttrace_viewer/commands": 1_050,
     "viewer/disttrace_viewer/companion": 6_490,
     "viewer/disttrace_viewer/diagnosis": 1_920,
-    "viewer/disttrace_viewer/evidence": 3_110,
+    "viewer/disttrace_viewer/evidence": 3_050,
     "viewer/disttrace_viewer/findings": 6_800,
-    "viewer/disttrace_viewer/load": 6_930,
+    "viewer/disttrace_viewer/load": 6_850,
     "viewer/disttrace_viewer/merge": 2_340,
     "viewer/disttrace_viewer/otlp": 1_610,
-    "viewer/disttrace_viewer/replay": 610,
+    "viewer/disttrace_viewer/replay": 600,
     "viewer/disttrace_viewer/states": 1_860,
     "viewer/disttrace_viewer/trace": 1_290,
     "viewer/disttrace_viewer/views": 4_660,
@@ -48,7 +48,7 @@ ROOMS: dict[str, int] = {
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 64,000 in all."""
-TESTS = 64_480
+TESTS = 62_430
 FILES = 304
 NAMED_TWICE = 0
 FILES_ENTERED, MODULES, CLIMBS = 84, 108, 2
