@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 
 import disttrace
-from disttrace_viewer.companion import comparison, messages, protocol
+from disttrace_viewer.companion import comparison, protocol
 from disttrace_viewer.companion.comparison import CALLS, Excerpt, Excerpts, OutOfStep, Talk
 from disttrace_viewer.companion.endpoint import CLIENT, SERVER, PeerReply
 from disttrace_viewer.companion.slow import HERE
@@ -143,13 +143,13 @@ def test_hosts_that_share_a_folder_tell_once(tmp_path: Path, hosts: Sequence[Hos
 
 def told(calls: Calls, *, name: int = 1, room: int = 400) -> Excerpt:
     made = Excerpts("")._excerpt(name, pages(calls), room)
-    (found,) = opened(messages.packed(comparison.values_of([made])))
+    (found,) = opened(protocol.packed(comparison.values_of([made])))
     assert found.digests == made.digests
     return found
 
 
 def opened(data: bytes) -> list[Excerpt]:
-    found: list[Excerpt] = messages.opened(data, comparison.CALLS_FORM) or []
+    found: list[Excerpt] = protocol.opened(data, comparison.CALLS_FORM) or []
     return found
 
 
@@ -183,7 +183,7 @@ def test_lines_of_one_host_alone_are_a_habit_and_another_try_is_compared_anew() 
 
 
 def test_what_is_not_sound_is_nothing() -> None:
-    sound = messages.packed(comparison.values_of([told(STEP * 9)]))
+    sound = protocol.packed(comparison.values_of([told(STEP * 9)]))
     assert opened(b"") == opened(sound[:-9]) == []
     raw = inflated(sound)
     draw = random.Random(2)

@@ -17,7 +17,7 @@ from unittest.mock import Mock, call
 import orjson
 import pytest
 
-from disttrace_viewer.companion import messages, slow
+from disttrace_viewer.companion import protocol, slow
 from disttrace_viewer.companion.follower import Follower, Holds
 from disttrace_viewer.companion.service import CompanionLog, Duty, DutyThread
 from disttrace_viewer.companion.slow import LiveFile, Slowness
@@ -335,11 +335,11 @@ def test_all_ranks_of_a_host_are_told_as_one() -> None:
 
 def test_what_hosts_tell_is_read_back_and_what_is_not_sound_is_nothing() -> None:
     one = Block("ab12", 3, 7, 5, 8, 1000, {"cd34": Sums(8, 10, 20, 64)})
-    told = messages.opened(messages.packed(slow.values([one], "node7")), slow.FORM)
+    told = protocol.opened(protocol.packed(slow.values([one], "node7")), slow.FORM)
     assert told is not None
     assert (told["blocks"], told["host"]) == ([one], "node7")
     row = ["ab12", 3, 7, 5, 8, 1000, [["cd34", 8, 10, 20, 64]]]
-    assert (messages.opened(_told([row]), slow.FORM) or {})["blocks"] == [one]
+    assert (protocol.opened(_told([row]), slow.FORM) or {})["blocks"] == [one]
     for at, wrong in (
         (0, "x y"),
         (1, 99),
@@ -348,13 +348,13 @@ def test_what_hosts_tell_is_read_back_and_what_is_not_sound_is_nothing() -> None
         (5, 1.5),
         (6, [["cd34", 8, 10, 20]]),
     ):
-        assert messages.opened(_told([[*row[:at], wrong, *row[at + 1 :]]]), slow.FORM) is None
+        assert protocol.opened(_told([[*row[:at], wrong, *row[at + 1 :]]]), slow.FORM) is None
     for data in (b"", b"garbage", zlib.compress(b"[]"), zlib.compress(b"{}")):
-        assert messages.opened(data, slow.FORM) is None
+        assert protocol.opened(data, slow.FORM) is None
 
 
 def _told(rows: list[Any]) -> bytes:
-    return messages.packed({"host": "", "blocks": rows})
+    return protocol.packed({"host": "", "blocks": rows})
 
 
 def test_who_leads_tells_in_its_question_who_is_slow() -> None:
@@ -403,7 +403,7 @@ def segment(folder: Path, number: int, numbers: range) -> None:
 
 def test_a_journal_is_read_over_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is skipped is not read, and the first exchange after it has no time before."""
-    monkeypatch.setattr("disttrace_viewer.companion.progress.NEXT_S", 0.0)
+    monkeypatch.setattr("disttrace_viewer.companion.follower.NEXT_S", 0.0)
     define(tmp_path)
     segment(tmp_path, 1, range(1, 10))
     one = Follower(str(tmp_path), BASE, {})
@@ -418,7 +418,7 @@ def test_a_journal_is_read_over_segments(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_what_takes_too_much_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing more is read in that window; the next one begins with what is written then."""
-    monkeypatch.setattr("disttrace_viewer.companion.progress.NEXT_S", 0.0)
+    monkeypatch.setattr("disttrace_viewer.companion.follower.NEXT_S", 0.0)
     define(tmp_path)
     segment(tmp_path, 1, range(1, 4))
     live = LiveFile(str(tmp_path / "x.live"), "j", "h", lambda: None)

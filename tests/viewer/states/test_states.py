@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from disttrace_viewer.companion import messages, words
+from disttrace_viewer.companion import protocol, words
 from disttrace_viewer.companion.endpoint import PeerReply
 from disttrace_viewer.companion.reports import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.diagnosis import job
@@ -58,7 +58,7 @@ def test_what_is_said_for_days_is_bounded(tmp_path: Path) -> None:
     assert [*kept[:3], *kept[-3:]] == [0, 1, 2, 5997, 5998, 5999]
     assert len(kept) == len(state.listed["clock"]) < 1_000
     text = orjson.dumps(state.values(), option=orjson.OPT_NON_STR_KEYS)
-    assert messages.value_of(text, messages.state).listed == state.listed
+    assert protocol.value_of(text, protocol.state).listed == state.listed
 
 
 def test_the_command_needs_no_polars_for_states(tmp_path: Path) -> None:

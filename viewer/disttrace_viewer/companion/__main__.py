@@ -82,10 +82,9 @@ def _export(order: Order, log: CompanionLog, owner: int) -> Duty:
 
 
 def _talk(order: Order, watch: Watch, watching: DutyThread) -> Duty:
-    from disttrace_viewer.companion.comparison import ABOUT, Talk, newest_calls
+    from disttrace_viewer.companion.comparison import ABOUT, Talk
     from disttrace_viewer.companion.peers import Peers
     from disttrace_viewer.companion.slow import LiveFile, Slowness
-    from disttrace_viewer.companion.watch import command_of
 
     slowness = None
     if order.slow:
@@ -93,10 +92,19 @@ def _talk(order: Order, watch: Watch, watching: DutyThread) -> Duty:
         slowness = Slowness(
             live, order.slow, lambda *said: watching.post(methodcaller("tell", *said))
         )
-    calls = partial(newest_calls, command_of(order))
     meet = partial(Peers, uuid.uuid4().hex[:12], about=ABOUT)
     suspect = lambda replies: watching.post(methodcaller("suspect", replies))  # noqa: E731
-    return Talk(order.directory, slowness, calls, suspect, meet)
+    return Talk(order.directory, slowness, partial(_calls, order), suspect, meet)
+
+
+def _calls(order: Order) -> bytes:
+    """The newest calls on this host; nothing where they cannot be read."""
+    from disttrace_viewer.companion.verdict import Judge  # a good deal that few jobs need
+
+    try:
+        return Judge(order).calls()
+    except Exception:
+        return b""
 
 
 def _remove_if_empty(path: str) -> None:

@@ -1,15 +1,12 @@
 """The companion's duty of comparing hosts while the job gets on.
 
 The one on the store's host requests of all others an excerpt of their calls and what makes ranks
-late: one request and one answer every ``ASK_S`` seconds. Journals are read in other processes.
+late: one request and one answer every ``ASK_S`` seconds.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +14,7 @@ from typing import Any
 from disttrace.journal.format import CALLS_SUFFIX, is_plain_name, opened_own
 from disttrace.lifecycle.meeting import place
 from disttrace.recording.shown import FIRST_LINE, KEPT, Compared, Page, read, streams
-from disttrace_viewer.companion import messages, slow
+from disttrace_viewer.companion import protocol, slow
 from disttrace_viewer.companion.endpoint import ALONE, SEEKING, SERVER, PeerReply
 from disttrace_viewer.companion.follower import Follower
 from disttrace_viewer.companion.peers import WHOLE_S, Peers
@@ -121,11 +118,11 @@ def values_of(excerpts: Iterable[Excerpt]) -> list[list[Any]]:
 
 
 _WORD = number(0, (1 << 64) - 1)
-_EXCERPT = messages.row(
+_EXCERPT = protocol.row(
     _WORD,
     _WORD,
     numbers(0, _LINE, KEPT),
-    messages.rows(messages.row(_WORD, _WORD)),
+    protocol.rows(protocol.row(_WORD, _WORD)),
     numbers(0, _LINE, KEPT - FIRST_LINE),
 )
 
@@ -135,27 +132,7 @@ def _excerpt_of(checker: Checker, value: Any) -> Excerpt:
     return Excerpt(name, newest, where[-newest:], dict(digests), frozenset(lines))
 
 
-CALLS_FORM = messages.rows(_excerpt_of, MOST_STREAMS)
-
-
-CALLS_S = 4.5
-"""So long that may take: another host waits for it."""
-
-
-def newest_calls(command: Sequence[str]) -> bytes:
-    """The newest calls on this host, read by a process of ``command``; empty where it is late."""
-    try:
-        read = subprocess.run(
-            command,
-            input=b"calls\n",
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=CALLS_S,
-            check=False,
-        )
-        return base64.b64decode(json.loads(read.stdout))
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return b""
+CALLS_FORM = protocol.rows(_excerpt_of, MOST_STREAMS)
 
 
 MOST_KNOWN = 100_000
@@ -208,7 +185,7 @@ CALLS = "calls"
 MOST_ANSWER = 512 << 10
 MOST_JUDGED = 16
 """Hosts that differ, judged together."""
-_ANSWER = messages.fields(slow=maybe(slow.FORM), calls=CALLS_FORM)
+_ANSWER = protocol.fields(slow=maybe(slow.FORM), calls=CALLS_FORM)
 """Of one that gets on: of ranks that are late, and of calls."""
 
 
@@ -277,7 +254,7 @@ class Talk(Duty):
         parts = {
             one.sender: found
             for one in answers
-            if (found := messages.opened(one.data, _ANSWER)) is not None
+            if (found := protocol.opened(one.data, _ANSWER)) is not None
         }
         if self._slowness is not None:
             if serves:
@@ -287,33 +264,35 @@ class Talk(Duty):
         suspects: list[str] = []
         if parts:
             others = {host: one["calls"] for host, one in sorted(parts.items())}
-            ours = self._excerpts.of(self._bases)
-            suspects = self._out_of_step.hear({HERE: ours, **others})[:MOST_JUDGED]
+            suspects = self._out_of_step.hear({HERE: self._excerpt(), **others})[:MOST_JUDGED]
             self._ask_at = max(self._ask_at, began + TIMES * (time.monotonic() - began))
         of = [one for one in suspects if one != HERE]
         if of and (calls := self._others.request([CALLS], of=of, within_s=WHOLE_S)):
             self._judge(calls)
 
     @property
+    def _ranks(self) -> list[tuple[int, str]]:
+        """The ranks of this host, with their journals."""
+        ranks = ((one.definitions.rank, base) for base, one in self._followers.items())
+        return sorted((rank, base) for rank, base in ranks if rank is not None)
+
+    @property
     def _is_everybody(self) -> bool:
         """Whether all ranks of the job are on this host, as far as is known."""
-        known = [one.definitions for one in self._followers.values()]
-        ranks = {one.rank for one in known if one.rank is not None}
-        return len(ranks) >= max((one.world_size or 0 for one in known), default=0)
+        worlds = (one.definitions.world_size or 0 for one in self._followers.values())
+        return len({rank for rank, _ in self._ranks}) >= max(worlds, default=0)
 
     def _meets(self) -> bool:
         """Whether it is for us to judge: we are the server, or there is none."""
-        known = [one.definitions for one in self._followers.values()]
-        ranks = [one.rank for one in known if one.rank is not None]
+        known = (one.definitions for one in self._followers.values())
         places = stores((one.numbered, one.env, one.is_agent) for one in known)
-        if not ranks or not self._others.join(places, 2 * min(ranks)):
+        ranks = self._ranks
+        if not ranks or not self._others.join(places, 2 * ranks[0][0]):
             return True
         return self._others.role in (SERVER, SEEKING, ALONE)
 
-    @property
-    def _bases(self) -> list[str]:
-        ranks = ((one.definitions.rank, base) for base, one in self._followers.items())
-        return [base for _, base in sorted((r, base) for r, base in ranks if r is not None)]
+    def _excerpt(self) -> list[Excerpt]:
+        return self._excerpts.of(base for _, base in self._ranks)
 
     # -- what is requested of us ---------------------------------------------------------------
 
@@ -321,5 +300,4 @@ class Talk(Duty):
         if list(words[:1]) == [CALLS]:
             return self._calls()
         slow_ranks = None if self._slowness is None else self._slowness.answer(words)
-        calls = values_of(self._excerpts.of(self._bases))
-        return messages.packed({"slow": slow_ranks, "calls": calls})
+        return protocol.packed({"slow": slow_ranks, "calls": values_of(self._excerpt())})

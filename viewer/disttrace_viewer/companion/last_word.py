@@ -15,7 +15,7 @@ from typing import Any
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.companion import activity
 from disttrace_viewer.companion.reading import beside, is_alone, of_job
-from disttrace_viewer.companion.words import those_of
+from disttrace_viewer.companion.words import objects, those_of
 from disttrace_viewer.diagnosis.announced import (
     FAILED,
     GOING_ON,
@@ -24,7 +24,6 @@ from disttrace_viewer.diagnosis.announced import (
     standing,
 )
 from disttrace_viewer.diagnosis.job import judged
-from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.findings.finding import ERROR, LIKELY
 from disttrace_viewer.load.announcements import keep, path_of
@@ -141,16 +140,7 @@ def _values(
     known = first is not None and bool(first.culprits or first.absent_ranks)
     if stands is not None and not known and (first is None or stands.get("culprit_ranks")):
         return {**stands, "kind": FAILED, "at": time.time()}
-    if first is None:
-        return None
-    values = as_values(found.case, first)
-    return {
-        "kind": FAILED,
-        "certainty": first.certainty,
-        "summary": first.summary,
-        "culprit_ranks": values["culprit_ranks"],
-        "finding": values,
-    }
+    return None if first is None else {"kind": FAILED, **objects(found.case, [first])[0]}
 
 
 def main(argv: list[str]) -> None:

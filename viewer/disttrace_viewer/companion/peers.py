@@ -100,11 +100,13 @@ class Peers:
             return True
         if now < self._again:
             return False
-        place = self._reached(addresses)
-        if place is None:
+        found = _reached(addresses)
+        if found is None:
             ended = time.monotonic()
             self._again = ended + max(_AGAIN_S, _MUCH_LATER * (ended - now))  # it may come yet
             return False
+        place, store = found
+        store.close()
         self._begin(place, order)
         return True
 
@@ -183,30 +185,23 @@ class Peers:
         has gone, or the time is over. As the server ourselves ``serve`` the others meanwhile.
         """
         self.close()
-        place = self._reached(addresses)
-        if place is None:
+        found = _reached(addresses)
+        if found is None:
             return
+        place, store = found
         until = time.monotonic() + stay_s
         self._begin(place, 1 << 40)
         self.mute, self._answered = True, None
-        while self._answered != "states" and time.monotonic() < until and self._reached([place]):
-            self._used = time.monotonic()
-            self.attend()
-            if self.role == SERVER:
-                serve()
+        with store:
+            while self._answered != "states" and time.monotonic() < until and not _is_over(store):
+                self._used = time.monotonic()
+                self.attend()
+                if self.role == SERVER:
+                    serve()
         time.sleep(0.2 if self._answered else 0.0)
         self.close()
 
     # -- inside --------------------------------------------------------------------------------
-
-    def _reached(self, addresses: Sequence[Address]) -> Address | None:
-        """The first of these stores that is there: all hosts take the same one, or they would meet
-        apart. Nothing is sent to it."""
-        for address in addresses:
-            with suppress(OSError, OverflowError, UnicodeError):
-                socket.create_connection(address, CONNECT_S).close()
-                return address
-        return None
 
     def _begin(self, place: Address, order: int) -> None:
         host, port = place
@@ -257,3 +252,24 @@ class Peers:
     def _call(self, do: Callable[[], object]) -> None:
         with suppress(RuntimeError):  # the loop is over
             self._loop.call_soon_threadsafe(do)
+
+
+def _reached(addresses: Sequence[Address]) -> tuple[Address, socket.socket] | None:
+    """The first of these stores that is there, and a connection to it, on which nothing is sent:
+    all hosts take the same one, or they would meet apart."""
+    for address in addresses:
+        with suppress(OSError, OverflowError, UnicodeError):
+            return address, socket.create_connection(address, CONNECT_S)
+    return None
+
+
+def _is_over(store: socket.socket) -> bool:
+    """Whether the other end of a connection is gone: one for all of the stay, for a store may have
+    thousands of hosts whose processes failed."""
+    store.setblocking(False)
+    try:
+        return not store.recv(1)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

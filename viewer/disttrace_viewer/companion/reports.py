@@ -16,7 +16,7 @@ from typing import Any
 
 from disttrace_viewer.analysis.liveness import Look, Observation, look
 from disttrace_viewer.analysis.process_ends import quotes
-from disttrace_viewer.companion import messages
+from disttrace_viewer.companion import protocol
 from disttrace_viewer.companion.endpoint import PeerReply
 from disttrace_viewer.load.schema import maybe, number, one_of
 from disttrace_viewer.states.building import trace_of
@@ -67,7 +67,7 @@ def packed(merged: Merged, see: Look = look, *, most: int = MOST_STATE) -> bytes
         "states": [public(_bounded(state, most)).values() for state in merged.states.values()],
         "seen": {one: (kernel.alive, kernel.code, kernel.state) for one, kernel in seen.items()},
     }
-    return messages.packed(found)
+    return protocol.packed(found)
 
 
 def unpacked(answers: Iterable[PeerReply], local: Merged, *, proved: bool = False) -> Received:
@@ -82,8 +82,8 @@ def unpacked(answers: Iterable[PeerReply], local: Merged, *, proved: bool = Fals
     for answer in answers:
         try:
             text = inflated(answer.data, min(MOST_TEXT, rest)) if answer.data else b""
-            sent = messages.value_of(text, _ANSWER) if text else {"states": [], "seen": {}}
-        except messages.WRONG:
+            sent = protocol.value_of(text, _ANSWER) if text else {"states": [], "seen": {}}
+        except protocol.WRONG:
             continue  # of another version, or no answer at all: its ranks are not known then
         rest -= len(text)
         for state in sent["states"]:
@@ -105,28 +105,28 @@ def unpacked(answers: Iterable[PeerReply], local: Merged, *, proved: bool = Fals
 
 def joined(answers: Sequence[PeerReply], summaries: Sequence[PeerReply]) -> bytes:
     """Answers of several hosts as one, to be handed on."""
-    return messages.packed(
+    return protocol.packed(
         [[[one.sender, one.data.hex()] for one in of] for of in (answers, summaries)]
     )
 
 
 def parted(data: bytes) -> tuple[list[PeerReply], list[PeerReply]]:
     """The same again; none where it is no such thing."""
-    answers, summaries = messages.opened(data, _HANDED_OVER) or ([], [])
+    answers, summaries = protocol.opened(data, _HANDED_OVER) or ([], [])
     return answers, summaries
 
 
-_REPLIES = messages.rows(
+_REPLIES = protocol.rows(
     lambda _, pair: PeerReply(str(pair[0])[:64], bytes.fromhex(pair[1])), most=1 << 14
 )
-_HANDED_OVER = messages.row(_REPLIES, _REPLIES)
-_SEEN = messages.row(
+_HANDED_OVER = protocol.row(_REPLIES, _REPLIES)
+_SEEN = protocol.row(
     one_of(True, False, None),
     maybe(number(-(1 << 31))),
-    maybe(messages.text("id")),
+    maybe(protocol.text("id")),
 )
-_ANSWER = messages.fields(
-    states=messages.rows(messages.state), seen=messages.table(messages.text("id"), _SEEN)
+_ANSWER = protocol.fields(
+    states=protocol.rows(protocol.state), seen=protocol.table(protocol.text("id"), _SEEN)
 )
 
 
@@ -151,7 +151,7 @@ def _bounded(state: State, most: int) -> State:
 
 
 def _size(state: State) -> int:
-    return len(messages.packed(state.values()))
+    return len(protocol.packed(state.values()))
 
 
 _MARK, _MARKED = "~", re.compile(r"~[0-9a-f]{16}")

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.companion import messages
+from disttrace_viewer.companion import protocol
 from disttrace_viewer.companion.follower import Follower
 from disttrace_viewer.companion.slow_ranks import (
     MOST_SHIFT,
@@ -53,9 +53,9 @@ def _hash(_checker: object, value: Any) -> str:
 
 
 _N = number(0, 1 << 62)
-_PLACES = messages.rows(messages.row(_hash, _N, _N, _N, _N), MOST_PLACES)
-_BLOCK = messages.row(_hash, number(0, MOST_SHIFT), _N, _N, _N, _N, _PLACES)
-_SLOW = messages.row(_N, _N, _N, _N, _N, _hash)
+_PLACES = protocol.rows(protocol.row(_hash, _N, _N, _N, _N), MOST_PLACES)
+_BLOCK = protocol.row(_hash, number(0, MOST_SHIFT), _N, _N, _N, _N, _PLACES)
+_SLOW = protocol.row(_N, _N, _N, _N, _N, _hash)
 
 
 def _block(checker: Checker, value: Any) -> Block:
@@ -63,7 +63,7 @@ def _block(checker: Checker, value: Any) -> Block:
     return Block(group, shift, index, rank, size, ns, {p: Sums(*sums) for p, *sums in places})
 
 
-FORM = messages.fields(host=messages.text("name"), blocks=messages.rows(_block, MOST_BLOCKS))
+FORM = protocol.fields(host=protocol.text("name"), blocks=protocol.rows(_block, MOST_BLOCKS))
 """What a host sends of its ranks."""
 
 
@@ -98,8 +98,8 @@ def heard(request: Iterable[str]) -> list[Slow]:
     """The ranks that are slow, by the words of a request."""
     found = []
     for word in request:
-        with contextlib.suppress(*messages.WRONG):
-            rank, others, share, since, hours, place = messages.value_of(word.encode(), _SLOW)
+        with contextlib.suppress(*protocol.WRONG):
+            rank, others, share, since, hours, place = protocol.value_of(word.encode(), _SLOW)
             found.append(Slow(rank, "", others, share / _PARTS, since, place, hours / _PARTS))
     return found
 
@@ -120,46 +120,29 @@ def line_of(place: str, places: Places) -> str | None:
     return None if frame is None else f"{file_name(frame.file)}:{frame.line}"
 
 
-def summary(slow: Sequence[Slow], host: str | None, places: Places) -> str:
-    """Of one rank, or of all of one ``host``."""
-    line = line_of(slow[0].place, places)
-    before = "" if line is None else f", before {line}"
-    lost = max(one.rank_hours for one in slow)
-    return (
-        f"{_who(slow, host)} made {_others(slow)} wait {percent(slow)} of the time since "
-        f"{_at(min(one.since for one in slow))}{before} ({lost:.2g} rank hours so far; "
-        f"false alarm rate 1 in {RANK_HOURS:,} rank hours)"
-    )
-
-
-def over(slow: Sequence[Slow], host: str | None, now: float) -> str:
-    """It is over, and what it was."""
-    lost = max(one.rank_hours for one in slow)
-    return (
-        f"{_who(slow, host)} made {_others(slow)} wait {percent(slow)} of the time from "
-        f"{_at(min(one.since for one in slow))} on, and has not of late ({_at(now)}); "
-        f"{lost:.2g} rank hours in all"
-    )
-
-
-def percent(slow: Sequence[Slow]) -> str:
-    """Their share, of several the mean one."""
-    return f"{100 * sum(one.share for one in slow) / len(slow):.0f} %"
-
-
-def _who(slow: Sequence[Slow], host: str | None) -> str:
+def summary(
+    slow: Sequence[Slow], host: str | None, places: Places, over_at: float | None = None
+) -> str:
+    """Of one rank, or of all of one ``host``, and of several the mean share; ``over_at``: since
+    when (unix seconds) it is known to be over."""
     ranks = [one.rank for one in slow]
-    if host is None:
-        return f"{sentences.ranks(ranks)} {sentences.have(ranks)}"
-    name = "one host" if host == UNNAMED else f"host {host}"
-    return f"{name} ({sentences.ranks(ranks)}) has"
-
-
-def _others(slow: Sequence[Slow]) -> str:
+    who = f"{sentences.ranks(ranks)} {sentences.have(ranks)}"
+    if host is not None:
+        who = f"{'one host' if host == UNNAMED else f'host {host}'} ({sentences.ranks(ranks)}) has"
     others = max(one.others for one in slow)
     if len(slow) > 1:  # none of them waits for the others of its host
         others = len(_waiting(slow)) or others
-    return f"{others:,} {'other' if others == 1 else 'others'}"
+    share = 100 * sum(one.share for one in slow) / len(slow)
+    since, lost = _at(min(one.since for one in slow)), max(one.rank_hours for one in slow)
+    text = f"{who} made {others:,} {'other' if others == 1 else 'others'} wait {share:.0f} % of the"
+    if over_at is not None:
+        gone = f"from {since} on, and has not of late ({_at(over_at)})"
+        return f"{text} time {gone}; {lost:.2g} rank hours in all"
+    line = line_of(slow[0].place, places)
+    return (
+        f"{text} time since {since}{'' if line is None else f', before {line}'} ({lost:.2g} rank"
+        f" hours so far; false alarm rate 1 in {RANK_HOURS:,} rank hours)"
+    )
 
 
 def _waiting(slow: Sequence[Slow]) -> list[int]:
@@ -393,13 +376,10 @@ class Slowness:
             if one.definitions.rank is not None
         }
         host = line.host and (self._names.get(line.host) or UNNAMED)
-        if line.over:
-            text = over(line.slow, host, now)
-            values: dict[str, Any] = {"summary": text}
-        else:
-            text = summary(line.slow, host, places)
-            values = object_of(line.slow, text, places, known)
-        kind = OVER if line.over else KIND
+        text = summary(line.slow, host, places, now if line.over else None)
+        kind, values = OVER, {"summary": text}
+        if not line.over:
+            kind, values = KIND, object_of(line.slow, text, places, known)
         voices = [one.definitions for one in self._followers.values()]
         voices = [one for one in voices if one.is_agent or one.rank is not None]
         voices.sort(key=lambda d: (not d.is_agent, d.rank is None, d.rank or 0))

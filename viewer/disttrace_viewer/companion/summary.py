@@ -17,7 +17,7 @@ import orjson
 
 from disttrace.journal.format import COLLECTIVE, COMPOSED, MESSAGE, ranges_of, ranks_of
 from disttrace_viewer.analysis.liveness import Look, look
-from disttrace_viewer.companion import messages
+from disttrace_viewer.companion import protocol
 from disttrace_viewer.companion.endpoint import MOST_SUMMARY, PeerReply
 from disttrace_viewer.companion.reports import hidden
 from disttrace_viewer.load.schema import Checker, maybe, number
@@ -203,13 +203,13 @@ def _of_host(checker: Checker, value: Sequence[Any]) -> frozenset[int]:
 
 
 _N = number()
-_FORM = messages.fields(
+_FORM = protocol.fields(
     ranks=_of_host,
     trouble=maybe(_N),
-    groups=messages.rows(
+    groups=protocol.rows(
         lambda checker, one: (key_of(one), _ranks(checker, one[1], MOST_OF_GROUP)), MOST_GROUPS
     ),
-    waits=messages.rows(messages.row(maybe(_N), _N, number(-1), _N, _N, _of_host), MOST_WAITS),
+    waits=protocol.rows(protocol.row(maybe(_N), _N, number(-1), _N, _N, _of_host), MOST_WAITS),
 )
 
 
@@ -217,8 +217,8 @@ def read(answers: Iterable[PeerReply]) -> dict[str, HostSummary]:
     """By sender the summaries that are such."""
     found = {}
     for answer in answers:
-        with suppress(*messages.WRONG):
-            value = messages.value_of(answer.data, _FORM)
+        with suppress(*protocol.WRONG):
+            value = protocol.value_of(answer.data, _FORM)
             groups = value["groups"]
             waits = tuple(
                 HostWait("" if place is None else groups[place][0], *rest)

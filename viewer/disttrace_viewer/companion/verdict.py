@@ -440,7 +440,6 @@ _DO: dict[bytes, Callable[[Judge, bytes], Any]] = {
     b"ready": lambda judge, _: judge.ready(),
     b"mute": lambda judge, _: judge.peers.be_mute(),
     b"farewell": lambda judge, _: judge.farewell(),
-    b"calls": lambda judge, _: base64.b64encode(judge.calls()).decode(),
     b"diverged": lambda judge, data: judge.divergence(*json.loads(data)),
 }
 """What each word on standard input asks for; what is none has no answer."""

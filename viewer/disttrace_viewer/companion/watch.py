@@ -22,7 +22,7 @@ from disttrace.journal.proc import send, who
 from disttrace.journal.standard_library import bare_command
 from disttrace_viewer.companion import command
 from disttrace_viewer.companion.command import Commands
-from disttrace_viewer.companion.progress import Pulse
+from disttrace_viewer.companion.follower import Pulse
 from disttrace_viewer.companion.service import DIED_S, CompanionLog, Duty, Order, stay_s
 from disttrace_viewer.load.announcements import keep, path_of
 from disttrace_viewer.load.files import is_open
@@ -413,11 +413,8 @@ def _has_failed(base: str) -> bool:
         return False
 
 
-def command_of(order: Order) -> list[str]:
-    """What starts a process that works out verdicts: it answers each line with one."""
-    return bare_command(sys.executable, sys.path, _VERDICTS, json.dumps(asdict(order)))
-
-
 def _start(order: Order) -> subprocess.Popen[bytes]:
+    """A process that works out verdicts: it answers each line with one."""
+    command = bare_command(sys.executable, sys.path, _VERDICTS, json.dumps(asdict(order)))
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-    return subprocess.Popen(command_of(order), stdin=pipe, stdout=pipe, stderr=nothing)
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing)
