@@ -1,4 +1,4 @@
-// The trace: unpacked from the page (see columns.py), as typed arrays. Times are nanoseconds.
+// The trace: unpacked from the page (see content.py), as typed arrays. Times are nanoseconds.
 
 const NONE = 0xffffffff;
 const T = {};
