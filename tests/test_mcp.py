@@ -117,8 +117,8 @@ def test_what_is_wrong_is_an_answer_and_ends_nothing(tmp_path: Path) -> None:
     assert all(results[n]["isError"] for n in texts)
     assert texts[4].startswith(f"no journals in {empty}")
     assert texts[5] == "path is to be of type string"
-    assert texts[6] == "diagnose takes path, job, and no folder"
-    assert texts[7] == "diff needs b"
+    assert texts[6] == "diagnose: got an unexpected keyword argument 'folder'"
+    assert texts[7] == "diff: missing a required argument: 'b'"
 
 
 @pytest.mark.long

@@ -47,17 +47,11 @@ def start(
 
 
 def start_ours(
-    module: str,
-    order: Mapping[str, Any],
-    environ: Mapping[str, str],
-    *,
-    out: int,
-    err: int,
-    kept: bool,
+    module: str, order: Mapping[str, Any], environ: Mapping[str, str], **how: Any
 ) -> int:
     """``start`` an interpreter; ``main`` of our module gets ``order`` as JSON. Raises OSError."""
     command = bare_command(interpreter(), _path(), module, json.dumps(order))
-    return start(command, environment(environ), out=out, err=err, kept=kept)
+    return start(command, environment(environ), **how)
 
 
 def interpreter() -> str:

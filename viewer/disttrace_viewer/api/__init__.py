@@ -10,33 +10,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from disttrace_viewer.api.diff import Diff, diff
-    from disttrace_viewer.api.reading import Job, jobs
-    from disttrace_viewer.api.report import Finding, Location, Position, Report
-    from disttrace_viewer.api.statistics import Stats, stats
-    from disttrace_viewer.api.trace import Trace, load
-    from disttrace_viewer.api.verdict import diagnose
-    from disttrace_viewer.load.problems import ViewerError
-    from disttrace_viewer.views.prometheus import metrics, serve
-
-__all__ = [
-    "Diff",
-    "Finding",
-    "Job",
-    "Location",
-    "Position",
-    "Report",
-    "Stats",
-    "Trace",
-    "ViewerError",
-    "diagnose",
-    "diff",
-    "jobs",
-    "load",
-    "metrics",
-    "serve",
-    "stats",
-]
+    from disttrace_viewer.api.diff import Diff as Diff
+    from disttrace_viewer.api.diff import diff as diff
+    from disttrace_viewer.api.reading import Job as Job
+    from disttrace_viewer.api.reading import jobs as jobs
+    from disttrace_viewer.api.report import Finding as Finding
+    from disttrace_viewer.api.report import Location as Location
+    from disttrace_viewer.api.report import Position as Position
+    from disttrace_viewer.api.report import Report as Report
+    from disttrace_viewer.api.statistics import Stats as Stats
+    from disttrace_viewer.api.statistics import stats as stats
+    from disttrace_viewer.api.trace import Trace as Trace
+    from disttrace_viewer.api.trace import load as load
+    from disttrace_viewer.api.verdict import diagnose as diagnose
+    from disttrace_viewer.load.problems import ViewerError as ViewerError
+    from disttrace_viewer.views.prometheus import metrics as metrics
+    from disttrace_viewer.views.prometheus import serve as serve
 
 _FROM = {
     "disttrace_viewer.api.diff": ("Diff", "diff"),
@@ -59,4 +48,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return list(_MODULES)

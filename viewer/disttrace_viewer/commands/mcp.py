@@ -120,7 +120,7 @@ def _described(tool: Callable[..., Answer]) -> dict[str, Any]:
             "type": "object",
             "properties": {
                 one.name: {
-                    "type": "integer" if _is_number(one) else "string",
+                    "type": _type_of(one),
                     "description": PARAMETERS.get((tool, one.name)) or PARAMETERS[one.name],
                 }
                 for one in parameters
@@ -132,8 +132,8 @@ def _described(tool: Callable[..., Answer]) -> dict[str, Any]:
     }
 
 
-def _is_number(parameter: inspect.Parameter) -> bool:
-    return isinstance(parameter.default, int)
+def _type_of(parameter: inspect.Parameter) -> str:
+    return "integer" if isinstance(parameter.default, int) else "string"
 
 
 def _called(tool: Callable[..., Answer], arguments: Any) -> dict[str, Any]:
@@ -154,18 +154,15 @@ def _check(tool: Callable[..., Answer], arguments: Any) -> None:
     """Raises _MistakeError with a sentence."""
     if not isinstance(arguments, dict):
         raise _MistakeError("arguments is to be an object")
-    known = inspect.signature(tool).parameters
+    signature = inspect.signature(tool)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise _MistakeError(f"{tool.__name__}: {error}") from error
     for name, value in arguments.items():
-        if name not in known:
-            raise _MistakeError(f"{tool.__name__} takes {', '.join(known)}, and no {name}")
-        wanted = int if _is_number(known[name]) else str
-        if type(value) is not wanted:
-            kind = "integer" if wanted is int else "string"
+        kind = _type_of(signature.parameters[name])
+        if type(value) is not {"integer": int, "string": str}[kind]:
             raise _MistakeError(f"{name} is to be of type {kind}")
-    missing = [one.name for one in known.values() if one.default is one.empty]
-    missing = [name for name in missing if name not in arguments]
-    if missing:
-        raise _MistakeError(f"{tool.__name__} needs {', '.join(missing)}")
 
 
 def diagnose(path: str | None = None, job: str | None = None) -> Answer:
