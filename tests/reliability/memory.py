@@ -107,9 +107,9 @@ KINDS: dict[str, Callable[[Path, int], None]] = {
 """By name: fills a folder with about so many bytes."""
 
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "view": ("view", "--all"), "diagnose": ("diagnose",), "stats": ("stats",), "jobs": ("jobs",),
-    "top": ("top", "--once"), "reduce": ("reduce", "-o", "{out}/states"),
-    "collect": ("collect", "-o", "{out}/all.tar.gz"),
+    "view": ("view", "--around", "+0s", "--last", "99999"), "diagnose": ("diagnose",),
+    "stats": ("stats",), "jobs": ("jobs",), "top": ("top", "--once"),
+    "reduce": ("reduce", "-o", "{out}/states"), "collect": ("collect", "-o", "{out}/all.tar.gz"),
     "jsonl": ("export", "--format", "jsonl", "-o", "{out}/jsonl"),
     "perfetto": ("export", "--format", "perfetto", "-o", "{out}/perfetto"),
     "html": ("export", "--format", "html", "-o", "{out}/html"),

@@ -225,7 +225,7 @@ def test_on_a_terminal_it_follows_until_somebody_leaves(tmp_path: Path, way: str
     lead, follow = pty.openpty()
     before = termios.tcgetattr(follow)
     process = subprocess.Popen(
-        [sys.executable, "-m", "disttrace", "top", str(tmp_path), "--interval", "0.1"],
+        [sys.executable, "-m", "disttrace", "top", str(tmp_path)],
         stdin=follow, stdout=follow, stderr=follow, start_new_session=True,
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"},
     )  # fmt: skip

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from disttrace_viewer.analysis.exchanges import Exchanges
     from disttrace_viewer.diagnosis.verdict import Verdict
 
-REST = 3
-"""Reading takes at most one part in so many and one of the time, and so does judging."""
+EVERY_S, REST = 1.0, 3
+"""So often it reads; that takes at most one part in so many and one of the time, and so does
+judging."""
 _REPAINTS_PER_S = 2.0
 _LEAVE = (b"q", b"\x03", b"")
 
@@ -75,7 +76,6 @@ def follow(
     path: Paths = None,
     job: str | None = None,
     *,
-    interval_s: float = 1.0,
     stall_s: float | None = None,
     width: int | None = None,
     color: bool | None = None,
@@ -103,7 +103,7 @@ def follow(
             started = time.monotonic()
             following.read()
             spent = time.monotonic() - started
-            if quits(max(interval_s - spent, REST * spent)):
+            if quits(max(EVERY_S - spent, REST * spent)):
                 return True
     return True
 

@@ -121,20 +121,17 @@ class Trace:
         self,
         *,
         ranks: str | None = None,
-        groups: Sequence[str] = (),
         ops: Sequence[str] = (),
         last: int | None = None,
         around: str | None = None,
-        everything: bool = False,
         places: bool = False,
         width: int | None = None,
         color: bool | None = None,
     ) -> None:
         """What happened, in order, across ranks, on standard output: ``disttrace view``.
 
-        ``ranks`` (``0,3-5``), ``groups`` (names, ids or ``default``) and ``ops`` (names, ``*``
-        stands for anything) choose rows; ``last`` and ``around`` (a time) cut them;
-        ``everything`` folds nothing.
+        ``ranks`` (``0,3-5``) and ``ops`` (names, ``*`` stands for anything) choose rows; ``last``
+        and ``around`` (a time) cut them.
 
         Raises:
             ViewerError: for filters that fit nothing, with what would.
@@ -143,14 +140,8 @@ class Trace:
         from disttrace_viewer.views.terminal.plan import Filters, parse_ranks
         from disttrace_viewer.views.terminal.report import paint, report_of
 
-        filters = Filters(
-            ranks=None if ranks is None else parse_ranks(ranks),
-            groups=tuple(groups),
-            ops=tuple(ops),
-            last=last,
-            around=around,
-            everything=everything,
-        )
+        chosen = None if ranks is None else parse_ranks(ranks)
+        filters = Filters(ranks=chosen, ops=tuple(ops), last=last, around=around)
         report = report_of(self.model, filters, self._report.verdict, self.exchanges)
         paint(report, TextConsole(width=width, color=color), places=places)
 

@@ -16,13 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="one snapshot as a JSON object (docs/json.md)"
     )
-    parser.add_argument(
-        "--interval",
-        type=common.seconds,
-        default=1.0,
-        metavar="S",
-        help="refresh interval in seconds (default: 1)",
-    )
     common.add(parser, "--stall")
     common.add_look(parser)
 
@@ -37,8 +30,6 @@ def execute(args: argparse.Namespace) -> int:
         common.write_json(snapshot(paths, args.job, stall_s=args.stall).to_dict())
         return 0
     with common.taken_down():
-        if args.once or not follow(
-            paths, args.job, interval_s=args.interval, stall_s=args.stall, **look
-        ):
+        if args.once or not follow(paths, args.job, stall_s=args.stall, **look):
             show(paths, args.job, stall_s=args.stall, **look)
     return 0

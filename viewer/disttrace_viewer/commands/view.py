@@ -13,9 +13,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show = parser.add_argument_group("what to show")
     show.add_argument("--rank", metavar="RANKS", help="only what these ranks took part in: 0,3-5")
     show.add_argument(
-        "--group", action="append", default=[], help="only this group: name, id or 'default'"
-    )
-    show.add_argument(
         "--op", action="append", default=[], help="only this operation: all_reduce, 'store.*'"
     )
     show.add_argument(
@@ -24,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument(
         "--around", metavar="TIME", help="rows around +12.3s, unix seconds or an ISO time"
     )
-    show.add_argument("--all", action="store_true", help="every row: no folding and no gaps")
     look = common.add_look(parser)
     look.add_argument("--places", action="store_true", help="add the call site to every row")
 
@@ -36,11 +32,9 @@ def execute(args: argparse.Namespace) -> int:
 
     trace.print(
         ranks=args.rank,
-        groups=args.group,
         ops=[part for value in args.op for part in value.split(",")],
         last=args.last,
         around=args.around,
-        everything=args.all,
         places=args.places,
         width=args.width,
         color=args.color,

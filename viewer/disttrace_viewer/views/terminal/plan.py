@@ -25,19 +25,15 @@ class Filters(NamedTuple):
     """Nothing set means everything; ``ranks`` are global ranks."""
 
     ranks: frozenset[int] | None = None
-    groups: tuple[str, ...] = ()
-    """Names, descriptions or beginnings of ids; ``default`` is the default group."""
     ops: tuple[str, ...] = ()
     """Names of operations; ``*`` stands for anything."""
     last: int | None = None
     around: str | None = None
-    everything: bool = False
-    """No folding and no gaps."""
 
     @property
     def narrow(self) -> bool:
         """Whether rows are chosen by what they are."""
-        return bool(self.ranks is not None or self.groups or self.ops)
+        return bool(self.ranks is not None or self.ops)
 
 
 def parse_ranks(text: str) -> frozenset[int]:
@@ -121,22 +117,14 @@ def plan_of(
     return Plan(rows.sort("first_ns", "kind", "item"), local)
 
 
-def group_indices(trace: JobTrace, filters: Filters) -> list[int]:
-    """Groups that pass the filters on groups and ranks."""
+def _groups(trace: JobTrace, wanted: frozenset[int] | None) -> list[int]:
+    """Groups with any of these ranks; None: all."""
 
-    def named(group: Group) -> bool:
-        names = {group.name, group.desc, "default" if group.default else None}
-        return not filters.groups or any(
-            g in names or (len(g) >= 4 and group.id.startswith(g)) for g in filters.groups
-        )
+    def ranks(group: Group) -> set[int | None]:
+        seen = {trace.processes[member.process].rank for member in group.members}
+        return seen | {*(group.ranks or ())}
 
-    def has(group: Group) -> bool:
-        if filters.ranks is None:
-            return True
-        ranks = {trace.processes[m.process].rank for m in group.members} | set(group.ranks or ())
-        return bool(ranks & filters.ranks)
-
-    return [g.index for g in trace.groups if named(g) and has(g)]
+    return [g.index for g in trace.groups if wanted is None or wanted & ranks(g)]
 
 
 def wanted_op(op: str, filters: Filters) -> bool:
@@ -159,7 +147,7 @@ def _collectives(
     absent = pl.col("arrived") + unknown < pl.col("expected")
     return (
         exchanges.collectives.lazy()
-        .filter(pl.col("group").is_in(group_indices(trace, filters)))
+        .filter(pl.col("group").is_in(_groups(trace, filters.ranks)))
         .join(_of_calls(trace, "op", "signature"), on="call", how="left", maintain_order="left")
         .filter(pl.col("op").is_in(names))
         .join(looks, on="exchange", how="left", maintain_order="left")
@@ -216,7 +204,7 @@ def _messages(
 ) -> pl.DataFrame:
     ops = [op for op in ("send", "recv") if wanted_op(op, filters)]
     rows = exchanges.messages.lazy().filter(
-        pl.col("group").is_in(group_indices(trace, filters)) & pl.lit(bool(ops))
+        pl.col("group").is_in(_groups(trace, filters.ranks)) & pl.lit(bool(ops))
     )
     if (ranks := filters.ranks) is not None:
         members = [
@@ -286,8 +274,6 @@ def _locals(trace: JobTrace, filters: Filters, initialization: pl.DataFrame) -> 
         .filter((pl.col("kind") != "store") | pl.col("origin").ne_missing("c++") | IN_FLIGHT)
         .join(initialization.lazy(), on=["process", "number"], how="anti", maintain_order="left")
     )
-    if filters.groups:
-        rows = rows.filter(pl.col("group").is_in(group_indices(trace, filters)))
     parents = operations.filter(pl.col("parent").is_not_null()).select(
         "process", pl.col("parent").alias("number"), IN_FLIGHT.alias("_inner")
     )

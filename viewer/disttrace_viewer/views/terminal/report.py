@@ -27,7 +27,7 @@ from disttrace_viewer.views.terminal.header import (
     initialization,
     initialization_of,
 )
-from disttrace_viewer.views.terminal.plan import Filters, group_indices, wanted_op
+from disttrace_viewer.views.terminal.plan import Filters, wanted_op
 from disttrace_viewer.views.terminal.rows import Mark, Row
 from disttrace_viewer.views.terminal.sequence import SequenceView, sequence_of
 from disttrace_viewer.wording.names import (
@@ -100,9 +100,6 @@ def _check(trace: JobTrace, filters: Filters) -> None:
     ops = sorted(set(trace.calls["op"].to_list()))
     if filters.ops and not any(wanted_op(op, filters) for op in ops):
         raise ViewerError(f"no such operation here; there are {few(ops, 30)}")
-    if filters.groups and not group_indices(trace, Filters(groups=filters.groups)):
-        known = [f"{g.name or g.desc or '-'} ({g.id[:4]})" for g in trace.groups]
-        raise ViewerError(f"no such group here; there are {few(known, 12) or 'none'}")
 
 
 PLACES = 12

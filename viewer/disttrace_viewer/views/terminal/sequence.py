@@ -74,7 +74,7 @@ def sequence_of(
 def _choose(rows: pl.DataFrame, filters: Filters, origin_ns: int) -> list[Stretch | range]:
     """What to show, and ranges of rows that are left out, in order. Repetitions stay whole."""
     whole = [Stretch(0, rows.height)] if rows.height else []
-    spans = whole if filters.everything or filters.around is not None else fold(rows)
+    spans = whole if filters.around is not None else fold(rows)
     schema = dict.fromkeys(("start", "stop", "period"), pl.Int64)
     of = pl.DataFrame(spans, schema, orient="row").with_row_index("span")
     row, period = pl.col("row"), pl.col("period")
@@ -87,8 +87,7 @@ def _choose(rows: pl.DataFrame, filters: Filters, origin_ns: int) -> list[Stretc
     elif filters.last is not None:
         kept = after < filters.last
     else:
-        short = filters.everything or to_it.last() <= HEAD + TAIL
-        kept = (before < HEAD) | (after < TAIL) | short
+        kept = (before < HEAD) | (after < TAIL)
         # Unusual rows in a long gap are shown all the same.
         unusual = pl.col("unusual") & ~kept
         kept |= unusual & (unusual.cum_sum() <= TAIL)
@@ -218,11 +217,6 @@ class Stretch(NamedTuple):
     def first(self) -> range:
         """The rows of the first iteration, or all of them."""
         return range(self.start, self.start + self.period if self.period else self.stop)
-
-    @property
-    def shown(self) -> int:
-        """Rows that are shown for it: the first iteration and a line that counts the rest."""
-        return self.period + 1 if self.period else self.stop - self.start
 
 
 def fold(rows: pl.DataFrame) -> list[Stretch]:
