@@ -18,10 +18,8 @@ from disttrace_viewer.load import ids
 from disttrace_viewer.load.tail import Tail
 from disttrace_viewer.otlp.journal import JournalReader
 from disttrace_viewer.otlp.sending import Sender
-from disttrace_viewer.otlp.spans import Builder
 from disttrace_viewer.otlp.target import target
 from disttrace_viewer.trace.operation import on_bus
-from support.journals import MS, workers
 
 
 def test_a_tail_gives_each_line_once(tmp_path: Path) -> None:
@@ -255,25 +253,3 @@ def test_a_process_is_its_pid_and_its_start() -> None:
 def test_bandwidth_of_the_bus(op: str, root: bool, scale: int, factor: float) -> None:
     """For four ranks: size and factor by doc/PERFORMANCE.md of nccl-tests."""
     assert on_bus(op, 4, root=root) == (scale, factor)
-
-
-def test_how_long_an_exchange_took_is_known_with_its_last_member(tmp_path: Path) -> None:
-    """From the last arrival on; by the device where all measured; of what failed it is not."""
-    read = []
-    for journal in workers(tmp_path, 2):
-        rank, group = journal.rank or 0, journal.world()
-        call, gone = journal.collective(group), journal.string("RuntimeError: gone")
-        journal.end(journal.begin(call, 10 * MS, q=1), MS, x=gone, f=1)  # torch refused it
-        journal.run(call, t=(20 + rank) * MS, d=(5 - rank) * MS, q=1)
-        device = journal.collective(group, backend="nccl", device="cuda", asynchronous=True)
-        journal.record(c=journal.issue(device, 40 * MS, q=2), d=9 * MS, z=(3 + rank) * MS)
-        failed = journal.begin(journal.collective(group, "barrier"), 60 * MS, q=3)
-        journal.end(failed, MS, x=gone)
-        reader = JournalReader(str(tmp_path), journal.base.name)
-        read.append((reader, list(reader.poll(final=True))))
-    builder = Builder()
-    for reader, _ in read:
-        for operation in reader.begun():
-            builder.began(operation)
-    found = [[builder.exchange_over(one) for one in ended] for _, ended in read]
-    assert found == [[None] * 4, [None, (4 * MS, "host"), (3 * MS, "device"), None]]

@@ -165,8 +165,6 @@ class Pipeline:
         self._emit(self._builder.operation(operation))
         if self._meters is not None:
             self._meters.ended(operation)
-            if (took := self._builder.exchange_over(operation)) is not None:
-                self._meters.exchanged(operation, took[0], clock=took[1])
 
     def _root(self, journal: JournalReader) -> None:
         if journal.base not in self._rooted and journal.definitions.process:

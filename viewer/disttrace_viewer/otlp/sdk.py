@@ -19,7 +19,6 @@ from disttrace_viewer.load.ids import Context
 from disttrace_viewer.otlp import attributes
 from disttrace_viewer.otlp.journal import OK, JournalReader, LiveOperation
 from disttrace_viewer.otlp.spans import Span
-from disttrace_viewer.trace.operation import on_bus
 
 SCOPE = "disttrace"
 _LINK = "disttrace.link"
@@ -119,7 +118,6 @@ def resource(journal: JournalReader) -> attributes.Attributes:
 
 
 _SECONDS = (1e-5, 1e-4, 1e-3, 5e-3, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-_RATES = tuple(scale * 10.0**power for power in range(5, 12) for scale in (1.0, 2.0, 5.0))
 
 
 class Meters:
@@ -148,12 +146,6 @@ class Meters:
             "The part of an operation that the program spent waiting.",
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
-        self._bus = meter.create_histogram(
-            "disttrace.bus.bandwidth",
-            "By/s",
-            "Bus bandwidth of collectives as NCCL's tests define it, from the last arrival on.",
-            explicit_bucket_boundaries_advisory=_RATES,
-        )
         meter.create_observable_gauge(
             "disttrace.operation.in_flight.age",
             [lambda _: self._observed(lambda oldest_ns, _: oldest_ns / 1e9)],
@@ -179,19 +171,6 @@ class Meters:
         wait = op.record.get("wait")
         if wait is not None and op.status == OK:
             self._wait.record(max(0, op.end - wait) / 1e9, labels)
-
-    def exchanged(self, op: LiveOperation, duration_ns: int, *, clock: str) -> None:
-        """A collective is over; ``clock``: ``device``, if the backend measured it, or ``host``."""
-        group = op.journal.definitions.get("group", op.call.get("group")) or {}
-        root = op.call.get("root") == group.get("rank")
-        shape = on_bus(str(op.call.get("op")), group.get("size"), root=root)
-        if shape is None or not op.bytes:
-            return
-        scale, factor = shape
-        labels = _labels(op)
-        labels.pop("disttrace.rank", None)
-        labels["disttrace.clock"] = clock
-        self._bus.record(scale * op.bytes / (duration_ns / 1e9) * factor, labels)
 
     def _observed(self, value: Callable[[int, int], float]) -> Iterable[Observation]:
         """``value`` of the oldest age (ns) and the count of operations in flight, by labels."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.analysis.liveness import GONE
@@ -21,8 +20,7 @@ from disttrace_viewer.trace.values import dataclass, replace
 from disttrace_viewer.wording.sentences import ended
 
 _REMEMBERED = 65536
-"""Spans in traces of the program's own, and collectives in flight; what is older was linked to, or
-ended, long ago."""
+"""Spans in traces of the program's own; what is older was linked to long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +83,6 @@ class Builder:
         """Of unix time, by boot: the processes of this host share a clock."""
         # What is linked to and in a trace of the user's own, by span: links must name that trace.
         self._elsewhere: dict[str, str] = {}
-        self._members: dict[str, dict[tuple[str, int], _Part | None]] = {}
-        """Of collectives, by the first member's span: those of this host that have begun. What
-        torch refused gives its number, and so its place, to the next call."""
 
     def unix(self, journal: JournalReader, t: int) -> int:
         """Unix time of ``t`` in a journal."""
@@ -99,38 +94,14 @@ class Builder:
         return max(0, t0 + offset + t)
 
     def began(self, op: LiveOperation) -> None:
-        """Remember what others link to in a trace of the user's own, and who is in a collective."""
-        part = exchanged(op)
-        if part is None:
+        """Remember what others link to in a trace of the user's own."""
+        part, own = exchanged(op), context_of(op)
+        if part is None or own.trace == op.journal.root.trace:
             return
-        if part.peer is None:
-            _remember(self._members, first := _first(op, part))
-            self._members.setdefault(first, {})[op.journal.base, part.rank] = None
-        own = context_of(op)
-        if own.trace != op.journal.root.trace and (part.peer is not None or part.rank == 0):
-            _remember(self._elsewhere, own.span)
+        if part.peer is not None or part.rank == 0:
+            while len(self._elsewhere) >= _REMEMBERED:
+                del self._elsewhere[next(iter(self._elsewhere))]
             self._elsewhere[own.span] = own.trace
-
-    def exchange_over(self, op: LiveOperation) -> tuple[int, str] | None:
-        """Once all members of this host are through a collective: how long that took from the last
-        arrival on, in ns, and by which clock. None before, and for all else."""
-        part = exchanged(op)
-        if part is None or part.peer is not None or op.end is None or op.error is not None:
-            return None
-        first, begin = _first(op, part), self.unix(op.journal, op.begin)
-        members = self._members.get(first, {})
-        if (op.journal.base, part.rank) not in members:
-            return None
-        members[op.journal.base, part.rank] = begin, begin + op.end, op.record.get("z")
-        parts = [one for one in members.values() if one is not None]
-        if len(parts) < len(members):
-            return None
-        del self._members[first]
-        begins, ends, on_device = zip(*parts)
-        if all(on_device):  # the last to come waited least, on the device too
-            return min(on_device), "device"
-        took = max(ends) - max(begins)
-        return (took, "host") if took > 0 else None
 
     def operation(self, op: LiveOperation) -> Span:
         """The span of an operation that is over, or whose process ended first."""
@@ -232,16 +203,6 @@ def _message(trace: str, part: Exchanged, op: str, sender: int, receiver: int) -
 def _pending(final: Context) -> Context:
     """The pending span of ``final``."""
     return final._replace(span=ids.span_id(final.trace, "pending", final.span))
-
-
-_Part = tuple[int, int, "int | None"]
-"""Begin and end of a member, unix ns, and its duration on the device."""
-
-
-def _remember(table: dict[str, Any], key: str) -> None:
-    """Make room for one more; the oldest goes."""
-    if key not in table and len(table) >= _REMEMBERED:
-        del table[next(iter(table))]
 
 
 def label(journal: JournalReader) -> str:
