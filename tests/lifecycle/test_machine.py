@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -101,105 +99,6 @@ def test_a_driver_that_holds_the_question_is_left(tmp_path: Path) -> None:
     command.write_text("#!/bin/sh\necho '3, 00000000:65:00.0, [GPU is lost]'\nexit 15\n")
     (found,) = machine.NvidiaSmi(str(command)).answers(time.monotonic() + 10)
     assert (found.where, found.name) == ("device", "00000000:65:00.0")
-
-
-STATUS = """\
-NCCL version 2.27.5 compiled with CUDA 12.8
-CUDA runtime version 12080, driver version 12080
-
-Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      4          8            1         32       32
-
-Communicators... (1.05s)
-=============
-
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    #  in group  per comm  per node  per comm  in group
-    0         1         4       7-8        32        32   RUNNING  INCOMPLETE,ERROR,MISMATCH
-
-Errors
-======
-
-INCOMPLETE
-  Missing communicator data from 1 job process
-  Process 3487984 on node 172.16.64.213 managing GPU 5
-
-#0-0 (cf264af53edbe986) INCOMPLETE
-  Missing communicator data from 1 rank
-  Rank 21 -- GPU 5 managed by process 3487984 on node 172.16.64.213
-
-#0-0 (cf264af53edbe986) ERROR
-  Asynchronous error on 1 rank
-  Rank 3 reported Unhandled CUDA error -- GPU 3 managed by process 483075 on node 172.16.64.210
-
-Warnings
-========
-
-#0-0 (cf264af53edbe986) MISMATCH
-  Communicator ranks have different AllReduce operation counts
-  30 ranks have launched up to operation 6650
-  Rank 2 has launched up to operation 6649 -- GPU 2 managed by process 483074 on node 172.16.64.210
-"""
-
-
-def test_the_status_of_nccl_s_service() -> None:
-    """Whom it cannot reach, and which device failed; counts that differ are no trouble."""
-    found = machine.read_ras(STATUS, 5.0)
-    host, device = ((one.where, one.name, one.pid) for one in found)
-    assert host == ("host", "172.16.64.213", 3487984)
-    assert device == ("device", "GPU 3 on 172.16.64.210", 483075)
-
-
-def serve(server: socket.socket, heard: list[bytes], over: threading.Event | None) -> None:
-    """Answer one client as NCCL does, or fall silent in the middle of it until it is over."""
-    one, _ = server.accept()
-    with one, one.makefile("rb") as lines:
-        for line in lines:
-            heard.append(line)
-            if line.startswith(b"CLIENT"):
-                one.sendall(b"SERVER PROTOCOL 2\n")
-            elif line.startswith(b"TIMEOUT"):
-                one.sendall(b"OK\n")
-            else:
-                one.sendall(STATUS.encode())
-                if over is not None:
-                    over.wait(60)
-                return
-
-
-@pytest.mark.parametrize("stop", [False, True])
-def test_the_conversation_with_nccl_s_service(*, stop: bool) -> None:
-    """What it said before it fell silent is used."""
-    heard: list[bytes] = []
-    over = threading.Event() if stop else None
-    with socket.create_server(("localhost", 0)) as server:
-        port = server.getsockname()[1]
-        thread = threading.Thread(target=serve, args=(server, heard, over))
-        thread.daemon = True
-        thread.start()
-        began = time.monotonic()
-        found = machine.ask_ras([os.getpid()], began + 1.0, f"localhost:{port}")
-        assert time.monotonic() - began < 30
-    if over is not None:
-        over.set()
-    assert [line.split()[0] for line in heard] == [b"CLIENT", b"TIMEOUT", b"VERBOSE"]
-    assert len(found) == 2
-
-
-def test_the_service_of_another_job_is_not_asked() -> None:
-    """Nobody connects where another process listens."""
-    with socket.create_server(("localhost", 0)) as server:
-        port = server.getsockname()[1]
-        assert machine.is_theirs(port, [os.getpid()])
-        assert machine.ask_ras([1], time.monotonic() + 1.0, f"localhost:{port}") == []
-        server.settimeout(0.1)
-        with pytest.raises(TimeoutError):
-            server.accept()
-    assert not machine.is_theirs(port, [os.getpid()])
 
 
 def all_in(folder: Path, *, age_s: int = 20) -> None:

@@ -1,11 +1,8 @@
-"""What a host, its devices and NCCL report of themselves, read once at a stall for two seconds.
+"""What a host and its devices report of themselves, read once at a stall for two seconds.
 
 None of it waits for the thread that asks, and none needs the program's help. The kernel's log is
 read by one call of libc that never waits; where only root may read it, it holds nothing.
-``nvidia-smi`` is a child of ours, and ended if it does not answer. NCCL's own service (RAS, from
-2.24 on) knows of errors, and which processes it cannot reach: its threads in the processes of a job
-ask each other, whatever the program does. The protocol is of lines: ``src/ras/client_support.cc``
-of NCCL. Only sockets of this job's own processes are asked.
+``nvidia-smi`` is a child of ours, and ended if it does not answer.
 """
 
 from __future__ import annotations
@@ -15,16 +12,14 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
 from disttrace.journal.format import DEVICE, HOST, LINK
-from disttrace.journal.proc import ROOT, here, opened
-from disttrace_viewer.companion.protocol import is_here
+from disttrace.journal.proc import here, opened
 from disttrace_viewer.trace.values import dataclass, replace
 
 MOST_TEXT = 300
@@ -173,93 +168,8 @@ def read_smi(output: str, at_s: float) -> list[HostTrouble]:
     return list(found.values())
 
 
-NCCL_RAS = "NCCL RAS"
-PORT = 28028
-_PROTOCOL = b"CLIENT PROTOCOL 2\n"
-_LISTEN = "0A"
-_PROCESS = re.compile(r"Process (\d+) on node (\S+) managing GPUs? (\S+)")
-_REPORTED = re.compile(
-    r"Rank (\d+) reported (.{1,100}?) -- GPU (.{1,60}?) managed by process (\d+) on node (\S+)"
-)
-_TITLE = re.compile(r"^(?:#\d+-\d+ \(\w+\) )?([A-Z]+)$")
-_WHERE = {"Unhandled CUDA error": DEVICE, "System error": LINK, "Remote process error": LINK}
-"""By what a rank reported (``ncclErrorToString`` there); the rest is of the program, or of NCCL."""
-
-
-def ask_ras(pids: Collection[int], until: float, address: str | None = None) -> list[HostTrouble]:
-    """The report of the service of these processes by then (monotonic)."""
-    host, _, port = (address or os.environ.get("NCCL_RAS_ADDR", "")).rpartition(":")
-    place = (host.strip("[]") or "localhost", int(port) if port.isdecimal() else PORT)
-    if not is_theirs(place[1], pids):
-        return []
-    try:
-        return read_ras(_conversation(place, until), time.time())
-    except (OSError, ValueError):
-        return []
-
-
-def _conversation(place: tuple[str, int], until: float) -> str:
-    with socket.create_connection(place, timeout=_left_s(until)) as one:
-
-        def received(most: int, end: bytes | None = None) -> bytes:
-            """What came in time, up to its ``end``: that is true as well."""
-            found = b""
-            with suppress(TimeoutError):
-                while len(found) < most and not (end and found.endswith(end)):
-                    one.settimeout(_left_s(until))
-                    if not (piece := one.recv(1 << 16)):
-                        break
-                    found += piece
-            return found
-
-        one.sendall(_PROTOCOL)
-        if not received(1024, b"\n").upper().startswith(b"SERVER PROTOCOL "):
-            return ""
-        one.sendall(b"TIMEOUT 1\n")  # s that it waits for processes that do not answer
-        received(1024, b"\n")
-        one.sendall(b"VERBOSE STATUS\n")
-        return received(_MOST).decode("utf-8", "replace")
-
-
 def _left_s(until: float) -> float:
     return max(0.001, until - time.monotonic())
-
-
-def read_ras(status: str, at_s: float) -> list[HostTrouble]:
-    """What a status tells. Different counts of operations are no trouble: journals know better."""
-    found: dict[int, HostTrouble] = {}
-    title = ""
-    for line in status.splitlines():
-        if head := _TITLE.match(line):
-            title = head[1]
-        elif title in ("INCOMPLETE", "DEAD") and (one := _PROCESS.search(line)):
-            what = f"{'dead' if title == 'DEAD' else 'no data'}: {line.strip()}"[:MOST_TEXT]
-            found[int(one[1])] = HostTrouble(NCCL_RAS, HOST, at_s, what, one[2], None, int(one[1]))
-        elif title == "ERROR" and (one := _REPORTED.search(line)) and one[2] in _WHERE:
-            where, pid = _WHERE[one[2]], int(one[4])
-            name = f"GPU {one[3]} on {one[5]}"
-            found.setdefault(
-                pid, HostTrouble(NCCL_RAS, where, at_s, line.strip()[:MOST_TEXT], name, None, pid)
-            )
-    return list(found.values())
-
-
-def is_theirs(port: int, pids: Collection[int]) -> bool:
-    """Whether these processes alone listen at this port: jobs of one host share it."""
-    listening = {inode for name in ("tcp", "tcp6") for inode in _listening(name, port)}
-    sockets = {f"socket:[{inode}]" for inode in listening}
-    return bool(sockets) and sockets <= {file for pid in pids for file in opened(pid)}
-
-
-def _listening(table: str, port: int) -> Iterator[str]:
-    try:
-        with open(f"{ROOT}/net/{table}", encoding="ascii") as file:
-            for fields in map(str.split, file):
-                listens = len(fields) > 9 and fields[3] == _LISTEN
-                if listens and int(fields[1].rpartition(":")[2], 16) == port:
-                    yield fields[9]
-    except (OSError, ValueError):
-        return
 
 
 IN_ALL_S = 2.0
@@ -318,14 +228,12 @@ class Asking:
             smi = NvidiaSmi() if devices else None
             reported = ask_kernel(since_s)
             found += concerning(reported, pids, devices=devices, counted=_counts_all())
-            if devices:
-                found += ask_ras(pids, until)
             found += smi.answers(until) if smi is not None else ()
         finally:
-            # A pid may be of another host, or be counted otherwise than in journals.
+            # Elsewhere pids are counted otherwise than in journals.
+            known = _counts_all()
             self._answers = tuple(
-                one if one.pid is None or _is_here(one) else replace(one, pid=None)
-                for one in found[:MOST_TOLD]
+                one if known else replace(one, pid=None) for one in found[:MOST_TOLD]
             )
 
 
@@ -354,13 +262,6 @@ def is_open(name: str | None, pids: Iterable[int]) -> bool:
         return True
     node = None if minor is None else f"{_GPU}{minor[1]}"
     return node is None or any(node == target for pid in pids for target in opened(pid))
-
-
-def _is_here(answer: HostTrouble) -> bool:
-    """Whether its process may be of this host, and counted as its own journal has it."""
-    if answer.by != NCCL_RAS:
-        return _counts_all()
-    return is_here((answer.name or "").rpartition(" ")[2])
 
 
 def _counts_all() -> bool:
