@@ -21,7 +21,7 @@ from support.scenes import hang_without  # noqa: E402
 ROOMS: dict[str, int] = {
     "disttrace": 3_510,
     "disttrace/capture": 7_790,
-    "disttrace/commands": 680,
+    "disttrace/commands": 650,
     "disttrace/integrations": 120,
     "disttrace/journal": 1_990,
     "disttrace/lifecycle": 2_560,
@@ -30,26 +30,26 @@ ROOMS: dict[str, int] = {
     "disttrace/testing": 880,
     "viewer/disttrace_viewer": 90,
     "viewer/disttrace_viewer/analysis": 4_060,
-    "viewer/disttrace_viewer/api": 1_950,
+    "viewer/disttrace_viewer/api": 1_930,
     "viewer/disttrace_viewer/attach": 600,
-    "viewer/disttrace_viewer/commands": 1_050,
-    "viewer/disttrace_viewer/companion": 6_490,
+    "viewer/disttrace_viewer/commands": 1_030,
+    "viewer/disttrace_viewer/companion": 6_350,
     "viewer/disttrace_viewer/diagnosis": 1_920,
     "viewer/disttrace_viewer/evidence": 3_050,
     "viewer/disttrace_viewer/findings": 6_800,
     "viewer/disttrace_viewer/load": 6_850,
     "viewer/disttrace_viewer/merge": 2_340,
-    "viewer/disttrace_viewer/otlp": 1_610,
+    "viewer/disttrace_viewer/otlp": 1_550,
     "viewer/disttrace_viewer/replay": 600,
     "viewer/disttrace_viewer/states": 1_860,
     "viewer/disttrace_viewer/trace": 1_290,
-    "viewer/disttrace_viewer/views": 4_660,
+    "viewer/disttrace_viewer/views": 4_630,
     "viewer/disttrace_viewer/wording": 880,
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 64,000 in all."""
-TESTS = 62_430
-FILES = 304
+TESTS = 62_300
+FILES = 301
 NAMED_TWICE = 0
 FILES_ENTERED, MODULES, CLIMBS = 84, 108, 2
 """By the diagnosis of a hang of two ranks, which stand in one folder of journals."""
