@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from disttrace_viewer.attach.processes import Found
 from disttrace_viewer.attach.samples import refusal
 from disttrace_viewer.load.foreign.py_spy import ProcessSample
 from disttrace_viewer.load.problems import Problems
+from support.processes import clean_environ, ending, launcher, run_program, wait_until
 
 may_look = pytest.mark.skipif(refusal() is not None, reason="nobody may look here")
 
@@ -72,57 +74,43 @@ main()
 """
 
 
+@dataclass
 class Job:
     """Three ranks under torchrun, which play one scene after the other."""
 
-    def __init__(self, folder: Path, scenes: Sequence[str], server: str) -> None:
-        self.folder = folder
-        self.pids: dict[int, int] = {}
-        (folder / "train.py").write_text(PROGRAM)
-        bare = {k: v for k, v in os.environ.items() if not k.startswith("DISTTRACE")}
-        run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
-        self.launcher = subprocess.Popen(
-            [*run, "train.py", str(folder), ",".join(scenes), server], cwd=folder,
-            env={**bare, "OMP_NUM_THREADS": "1"}, start_new_session=True,
-        )  # fmt: skip
+    folder: Path
+    launcher: subprocess.Popen[Any]
+    pids: dict[int, int] = field(default_factory=dict)
 
     def attached(
         self, scene: str, until: Callable[[int, str], bool]
     ) -> tuple[int, dict[str, Any], str]:
         """Exit code, report and stderr, once all ranks have come to a scene and stay there."""
-        deadline = time.monotonic() + 150
-        while len(self.pids) < 3 or len([*self.folder.glob(f"{scene} *")]) < 3:
-            assert time.monotonic() < deadline
-            names = (path.name.split() for path in self.folder.glob("* * *"))
-            self.pids = {int(rank): int(pid) for _, rank, pid in names}
-            time.sleep(0.1)
+        wait_until(lambda: len([*self.folder.glob(f"{scene} *")]) == 3, 150)
+        names = (path.name.split() for path in self.folder.glob("* * *"))
+        self.pids = {int(rank): int(pid) for _, rank, pid in names}
         look = [sys.executable, "-m", "disttrace", "attach", "--ask", "--json"]
-        command = [*look, str(self.launcher.pid)]
+        deadline = time.monotonic() + 100
         while True:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-            if until(done.returncode, done.stderr) or time.monotonic() > deadline:
-                return done.returncode, json.loads(done.stdout), done.stderr
+            done = run_program([*look, str(self.launcher.pid)])
+            if until(done.code, done.stderr) or time.monotonic() > deadline:
+                return done.code, json.loads(done.stdout), done.stderr
 
     def goes_on(self, scene: str) -> None:
         """Nothing holds the ranks in a scene any more."""
         (self.folder / f"go {scene}").touch()
 
-    def kill(self) -> None:
-        """End what is left of it; torchrun gives each rank a group of its own."""
-        for pid in (*self.pids.values(), self.launcher.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(os.getpgid(pid), signal.SIGKILL)
-        self.launcher.wait()
-
 
 @contextlib.contextmanager
 def job(folder: Path, *scenes: str, server: str) -> Iterator[Job]:
     """A job that is over when the block is."""
-    made = Job(folder, scenes, server)
-    try:
-        yield made
-    finally:
-        made.kill()
+    (folder / "train.py").write_text(PROGRAM)
+    program = launcher(folder / "train.py", 3, str(folder), ",".join(scenes), server)
+    launched = subprocess.Popen(
+        [sys.executable, *program], env=clean_environ(OMP_NUM_THREADS="1"), start_new_session=True
+    )
+    with ending(launched):
+        yield Job(folder, launched)
 
 
 def found_one(code: int, _: str) -> bool:

