@@ -210,12 +210,11 @@ class Journal:
 
     # -- what tests of findings are made of --------------------------------------------------
 
-    def store_call(self, op: str, line: int, function: str = "main") -> int:
+    def store_call(self, op: str, line: int, function: str = "main", **keys: Any) -> int:
         """A store operation under the prefix ``app``, at a line of its own."""
-        return self.call(
-            f"store.{op}", kind="store", store=self.prefix_store(1, "app"), origin="python",
-            stack=self.stack(("train.py", line, function)),
-        )  # fmt: skip
+        store = self.prefix_store(1, "app", **keys)
+        where = self.stack(("train.py", line, function))
+        return self.call(f"store.{op}", kind="store", store=store, origin="python", stack=where)
 
     def beat(self, until_s: int, since_s: int = 0) -> None:
         """A heartbeat every two seconds."""

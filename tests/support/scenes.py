@@ -19,7 +19,7 @@ from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states.reduce import reduce
 from disttrace_viewer.states.state import merge, pack, unpack
 from disttrace_viewer.trace.process import Process
-from support.journals import MS, Journal, workers
+from support.journals import MS, Journal, S, workers
 
 T = TypeVar("T", Journal, tuple[Journal, int])
 
@@ -101,15 +101,23 @@ def only(found: Sequence[RuleFinding]) -> RuleFinding:
 
 def finds(folder: Path, kind: str, culprits: list[int] | None = None, **facts: Any) -> RuleFinding:
     """The one finding of a folder: of this kind, blaming these ranks, with these attributes, and
-    where it ``says`` or ``hints`` something with that in its sentence or hint.
+    where it ``says`` or ``hints`` something (or ``ends`` with it) with that in sentence or hint.
     """
-    says, hints = (facts.pop(name, "") for name in ("says", "hints"))
+    texts = {name: facts.pop(name, ()) for name in ("says", "hints", "ends")}
     case, found = verdict(folder, **{k: facts.pop(k) for k in ("look", "stall_s") if k in facts})
     facts |= {"kind": kind} if culprits is None else {"kind": kind, "culprits": culprits}
     assert {name: _fact(case, only(found), name) for name in facts} == facts
-    assert says in found[0].summary
-    assert hints in (found[0].hint or "")
+    for words in _texts(texts["says"]):
+        assert words in found[0].summary
+    for words in _texts(texts["hints"]):
+        assert words in (found[0].hint or "")
+    for words in _texts(texts["ends"]):
+        assert found[0].summary.endswith(words)
     return found[0]
+
+
+def _texts(given: str | Sequence[str]) -> Sequence[str]:
+    return [given] if isinstance(given, str) else given
 
 
 def _fact(case: Case, finding: RuleFinding, name: str) -> object:
@@ -165,4 +173,42 @@ def hang_without(
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         if beats or journal.rank not in away:
+            journal.beat(until_s)
+
+
+Act = str | dict[str, Any]
+GONE_BY_THEN = ("left", "failed", "silent")
+
+
+def act(journal: Journal, group: int, what: Act, t: int = 200 * MS) -> None:
+    """What a rank is in: "all_reduce" or a collective with keys, "send 1", "recv any", "recv 0 7"
+    (with a tag), "create 0 1" (a group), "at loader.py:9 load", "left", "failed", or nothing.
+    """
+    if isinstance(what, dict):
+        journal.begin(journal.collective(group, **what), t, q=3)
+        return
+    word, *more = what.split()
+    if word in ("send", "recv"):
+        peer = None if more[0] == "any" else int(more[0])
+        call = journal.message(group, word, peer, tag=int(more[1]) if more[1:] else 0)
+        journal.begin(call, t, **({} if peer is None else {"q": 1}))
+    elif word == "create":
+        journal.create(t, [int(rank) for rank in more])
+    elif word == "at":
+        file, _, line = more[0].partition(":")
+        journal.stand(3 * S, f"/src/{file}", int(line), more[1])
+    elif word == "left":
+        journal.leave(210 * MS)
+    elif word == "failed":
+        journal.fail(210 * MS, "ValueError", "bad batch")
+    elif word not in ("alive", "silent"):
+        shapes = None if word == "barrier" else [[4]]
+        journal.begin(journal.collective(group, word, shapes=shapes), t, q=3)
+
+
+def stuck(folder: Path, *acts: Act, until_s: int = 20) -> None:
+    """Since 200 ms each rank is in its ``act``, and beats unless it is gone or silent."""
+    for (journal, group), what in zip(steps(folder, len(acts)), acts, strict=True):
+        act(journal, group, what)
+        if what not in GONE_BY_THEN:
             journal.beat(until_s)

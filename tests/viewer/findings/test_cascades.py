@@ -11,7 +11,6 @@ from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, PEER_GONE, Journal, S
 from support.scenes import (
-    alive,
     all_gone,
     findings,
     finds,
@@ -164,6 +163,8 @@ def test_survivors_end_in_their_own_ways(tmp_path: Path, how: str) -> None:
             journal.define("exit", t=5 * S, how=how, code=13)
     found = finds(tmp_path, "process_failed", [1])
     assert len(found.consequences) == 2  # the operation, and how they ended
+    if how == "exit":
+        assert found.consequences[-1] == "Ranks 0, 2 ended with exit code 13."
 
 
 def test_a_process_that_recovered_fails_by_itself(tmp_path: Path) -> None:
@@ -291,16 +292,6 @@ def test_two_that_die_at_once_are_one_failure(tmp_path: Path) -> None:
             continue
         journal.lose(group, 200 * MS, 100 * MS, fails=400 * MS)
     finds(tmp_path, "process_failed", [1, 2], certainty="certain", look=all_gone)
-
-
-def test_what_is_lost_while_all_are_being_killed_proves_nothing(tmp_path: Path) -> None:
-    """Rank 2 is in its loader; of those who are killed one by one, the later lose the earlier."""
-    for journal, group in alive(steps(tmp_path, 3)):
-        if journal.rank == 0:
-            journal.lose(group, 200 * MS, 20 * S)
-        elif journal.rank == 1:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-    finds(tmp_path, "missing_participant", [2], look=all_gone)
 
 
 def test_a_main_thread_that_failed_is_told_while_another_one_lives(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording.sentences import NATIVE
-from support.journals import MS, PEER_GONE, Journal, S, workers
+from support.journals import MS, PEER_GONE, Frame, Journal, S, workers
 from support.scenes import (
+    act,
     alive,
     all_gone,
     findings,
@@ -23,6 +24,7 @@ from support.scenes import (
     only,
     ranks,
     steps,
+    stuck,
     verdict,
 )
 
@@ -62,34 +64,18 @@ def test_who_destroyed_its_groups_before_the_others_is_said_to_have(tmp_path: Pa
         where = journal.stack(("train.py", 40, "finish"))
         journal.run(journal.call("destroy_process_group", kind="composed", stack=where), S, MS)
         journal.stand(3 * S, "/src/report.py", 9, "write")
-    found = finds(tmp_path, "missing_participant", [2])
     told = "; rank 2 is at report.py:9 in write, after destroy_process_group at train.py:40."
-    assert found.summary.endswith(told)
+    finds(tmp_path, "missing_participant", [2], ends=told)
 
 
 @pytest.mark.parametrize("before", [False, True])
 def test_the_fewer_at_a_line_where_nobody_was_before(tmp_path: Path, *, before: bool) -> None:
     """Rank 0 reduces alone, or the others are late for a line where some have been before."""
-    for journal, group in alive(steps(tmp_path, 3)):
-        if journal.rank:
-            journal.stand(3 * S, "/src/loader.py", 9, "load")
-        else:
-            stack = journal.stack(("train.py", 10 if before else 60, "main"))
-            journal.begin(journal.collective(group, stack=stack), 200 * MS, q=3)
-    found = finds(
-        tmp_path, "missing_participant", [1, 2] if before else [],
-        certainty="certain" if before else "likely",
-    )  # fmt: skip
+    alone = {"stack": ("train.py", 10 if before else 60, "main")}
+    stuck(tmp_path, alone, *["at loader.py:9 load"] * 2)
+    blamed, certainty = ([1, 2], "certain") if before else ([], "likely")
+    found = finds(tmp_path, "missing_participant", blamed, certainty=certainty)
     assert ("None of the missing has called" in str(found.hint)) is not before
-
-
-def test_waiting_less_than_the_stall_time_is_no_fault_while_they_live(tmp_path: Path) -> None:
-    """Nine seconds are nothing at the default of ten, and a fault at five."""
-    for journal, group in alive(steps(tmp_path, 2), 10):
-        if journal.rank == 0:
-            journal.begin(journal.collective(group), 1 * S, q=3)
-    assert findings(tmp_path) == []
-    assert only(findings(tmp_path, stall_s=5)).kind == "missing_participant"
 
 
 @pytest.mark.parametrize(
@@ -174,46 +160,43 @@ def test_who_is_in_no_majority(tmp_path: Path, kind: str, odd: dict[str, Any], w
         op = keys.pop("op", "all_reduce")
         journal.run(journal.collective(group, op, **keys), t=200 * MS, d=MS, q=3)
         journal.leave(300 * MS)
-    found = finds(tmp_path, kind, [1], seq=3, certainty="certain", look=all_gone)
-    assert word in found.summary
+    finds(tmp_path, kind, [1], seq=3, certainty="certain", look=all_gone, says=word)
 
 
 def test_one_against_one_names_nobody(tmp_path: Path) -> None:
     """Of two ranks both sides are shown."""
-    for journal, group in alive(steps(tmp_path, 2)):
-        op = "all_gather" if journal.rank else "all_reduce"
-        journal.begin(journal.collective(group, op), 200 * MS, q=3)
+    stuck(tmp_path, "all_reduce", "all_gather")
     found = finds(tmp_path, "op_mismatch", [], waiting=[0, 1])
     assert {place.op for place in found.locations} == {"all_gather", "all_reduce"}
 
 
-def test_different_operations_name_the_line_of_the_branch(tmp_path: Path) -> None:
-    """A helper calls on one side: where its caller parted from the others is what to look at."""
+@pytest.mark.parametrize(("odd", "usual", "told"), [
+    ([("helper.py", 5, "evaluate"), ("train.py", 14, "main")], [("train.py", 16, "main")], (
+        "rank 0 all_gather (helper.py:5 <- train.py:14)", "ranks 1, 2 all_reduce (train.py:16)",
+    )),
+    ([("helper.py", 34, "gather"), ("roll.py", 50, "f"), ("train.py", 90, "main")],
+     [("helper.py", 34, "gather"), ("train.py", 57, "head"), ("train.py", 90, "main")], (
+        "rank 0 all_reduce with 4 elements (helper.py:34 <- roll.py:50)",
+        "ranks 1, 2 all_reduce with 8 elements (helper.py:34 <- train.py:57)",
+    )),
+], ids=["a helper on one side", "one line of a helper"])  # fmt: skip
+def test_callers_are_told_where_they_parted(
+    tmp_path: Path, odd: list[Frame], usual: list[Frame], told: tuple[str, ...]
+) -> None:
+    """The innermost that differ, in the sentence, in the hint and as values."""
+    one_line = odd[0] == usual[0]
     for journal, group in alive(steps(tmp_path, 3), 30):
-        if journal.rank:
-            stack = journal.stack(("train.py", 16, "main"))
-            call = journal.collective(group, stack=stack)
-        else:
-            stack = journal.stack(("helper.py", 5, "evaluate"), ("train.py", 14, "main"))
-            call = journal.collective(group, "all_gather", reduce_op=None, stack=stack)
+        stack = journal.stack(*(usual if journal.rank else odd))
+        size = 8 if journal.rank else 4
+        op = "all_reduce" if journal.rank or one_line else "all_gather"
+        call = journal.collective(group, op, shapes=[[size if one_line else 4]], stack=stack)
         journal.begin(call, S, q=3)
     found = only(findings(tmp_path))
-    assert "rank 0 all_gather (helper.py:5 <- train.py:14)" in found.summary
-    assert "ranks 1, 2 all_reduce (train.py:16)" in found.summary
-
-
-def test_where_one_line_of_a_helper_calls_the_callers_are_told(tmp_path: Path) -> None:
-    """The innermost that differ, in the sentence, in the hint and as values."""
-    for journal, group in alive(steps(tmp_path, 3), 30):
-        caller, size = (("train.py", 57, "head"), 8) if journal.rank else (("roll.py", 50, "f"), 4)
-        frames = ("helper.py", 34, "gather"), caller, ("train.py", 90, "main")
-        stack = journal.stack(*frames)
-        journal.begin(journal.collective(group, shapes=[[size]], stack=stack), S, q=3)
-    found = only(findings(tmp_path))
-    assert "rank 0 all_reduce with 4 elements (helper.py:34 <- roll.py:50)" in found.summary
-    assert "ranks 1, 2 all_reduce with 8 elements (helper.py:34 <- train.py:57)" in found.summary
-    assert "The call at helper.py:34 <- roll.py:50 met another one" in (found.hint or "")
-    assert sorted(line for _, line in found.callers) == ["roll.py:50", *2 * ["train.py:57"]]
+    assert all(words in found.summary for words in told)
+    if one_line:
+        assert "The call at helper.py:34 <- roll.py:50 met another one" in (found.hint or "")
+        callers = sorted(line for _, line in found.callers)
+        assert callers == ["roll.py:50", *2 * ["train.py:57"]]
 
 
 def test_different_roots_come_before_the_barrier_after_them(tmp_path: Path) -> None:
@@ -241,16 +224,6 @@ def test_an_abort_inside_a_difference_is_its_consequence(tmp_path: Path) -> None
     finds(tmp_path, "shape_mismatch", [0], consequences=("Rank 1 fell silent.",))
 
 
-def test_a_reduce_op_that_returned_explains_nothing_else(tmp_path: Path) -> None:
-    for journal, group in alive(steps(tmp_path, 3)):
-        op = "MAX" if journal.rank == 1 else "SUM"
-        journal.run(journal.collective(group, reduce_op=op), t=200 * MS, d=MS, q=3)
-        if journal.rank != 2:
-            journal.begin(journal.collective(group), 300 * MS, q=4)
-    kinds = {f.kind: ranks(tmp_path, f.culprits) for f in findings(tmp_path)}
-    assert kinds == {"reduce_op_mismatch": [1], "missing_participant": [2]}
-
-
 def test_scatter_and_gather_differ_by_rank_and_are_legal(tmp_path: Path) -> None:
     """The root passes a list of tensors, the others receive one."""
     for journal, group in steps(tmp_path, 2):
@@ -264,31 +237,23 @@ def test_scatter_and_gather_differ_by_rank_and_are_legal(tmp_path: Path) -> None
     assert findings(tmp_path, look=all_gone) == []
 
 
-def test_a_slot_that_does_not_fit_its_input_is_a_shape_mismatch(tmp_path: Path) -> None:
-    """Rank 2 gathers six elements into a slot of four; rank 1 fits."""
-    for journal, group in alive(steps(tmp_path, 3)):
-        slots = {"output_shapes": [[4], [4], [4]]} if journal.rank == 0 else None
-        shape = [6] if journal.rank == 2 else [4]
-        call = journal.collective(group, "gather", root=0, shapes=[shape], args=slots)
-        journal.begin(call, 200 * MS, q=3)
-    finds(tmp_path, "shape_mismatch", [2])
-
-
-def test_split_sizes_of_all_to_all_single_are_compared_pair_by_pair(tmp_path: Path) -> None:
-    """Rank 2 expects more rows from everybody than they send."""
-    for journal, group in alive(steps(tmp_path, 3)):
-        taken = [2, 2, 2] if journal.rank == 2 else [1, 1, 1]
-        call = journal.collective(
-            group, "all_to_all_single", shapes=[[3]], splits=[[1, 1, 1], taken],
-            args={"output_shapes": [[sum(taken)]]},
-        )  # fmt: skip
-        journal.begin(call, 200 * MS, q=3)
+@pytest.mark.parametrize("op", ["gather", "all_to_all_single"])
+def test_parts_that_do_not_fit_are_compared_pair_by_pair(tmp_path: Path, op: str) -> None:
+    """Rank 2 gathers six elements into a slot of four, or expects more rows than others send."""
+    acts: list[dict[str, Any]] = []
+    for rank in range(3):
+        taken, slots = [1 + (rank == 2)] * 3, [[4], [4], [4]]
+        split: dict[str, Any] = {"shapes": [[3]], "splits": [[1, 1, 1], taken]}
+        split["args"] = {"output_shapes": [[sum(taken)]]}
+        rooted = {"root": 0, "shapes": [[6 if rank == 2 else 4]]}
+        rooted["args"] = {"output_shapes": slots} if rank == 0 else None
+        acts.append({"op": op, **(rooted if op == "gather" else split)})
+    stuck(tmp_path, *acts)
     finds(tmp_path, "shape_mismatch", [2])
 
 
 def test_everybody_in_and_nobody_returns_is_no_progress(tmp_path: Path) -> None:
-    for journal, group in alive(steps(tmp_path, 2)):
-        journal.begin(journal.collective(group), 200 * MS, q=3)
+    stuck(tmp_path, "all_reduce", "all_reduce")
     finds(tmp_path, "no_progress", [], certainty="likely", waiting=[0, 1])
 
 
@@ -298,14 +263,6 @@ def test_who_came_just_before_the_end_leaves_no_time_to_move(tmp_path: Path) -> 
         late = journal.rank == 1
         journal.begin(journal.collective(group), 19 * S + 500 * MS if late else 200 * MS, q=3)
     assert findings(tmp_path, look=all_gone) == []
-    assert findings(tmp_path) == []
-
-
-def test_asynchronous_work_that_nobody_waits_for_holds_up_nobody(tmp_path: Path) -> None:
-    """Rank 0 issued and goes on; rank 1 has not come yet: nothing is wrong."""
-    for journal, group in alive(steps(tmp_path, 2)):
-        if journal.rank == 0:
-            journal.issue(journal.collective(group, asynchronous=True), 200 * MS, q=3, d=MS)
     assert findings(tmp_path) == []
 
 
@@ -328,12 +285,9 @@ def test_one_that_left_a_call_of_a_subgroup_out_is_told_in_the_hint(tmp_path: Pa
         if (journal.rank or 0) < 2:
             journal.begin(journal.collective(leaders), 200 * MS, q=1)
         else:
-            last = journal.stack(("train.py", 16, "main"))
-            barrier = journal.collective(world, "barrier", shapes=None, stack=last)
-            journal.begin(barrier, 200 * MS, q=3)
-    found = finds(tmp_path, "deadlock", [])
+            act(journal, world, {"op": "barrier", "stack": ("train.py", 16, "main")})
     told = "or rank 2 is one call short in group [0-2] (none against 1 of ranks 0, 1): look for a"
-    assert told in (found.hint or "")
+    finds(tmp_path, "deadlock", [], hints=told)
 
 
 def nccl(journal: Journal, ranks: list[int], name: str) -> int:

@@ -23,13 +23,13 @@ def group_of(journal: Journal, size: int = 3, **keys: Any) -> int:
 
 
 def first_call(
-    folder: Path, seconds: int, *, op: str = "all_reduce", missing: int | None = None
-) -> None:
-    """Ranks 0 to 2 in their first collective for so long; rank 2 has come a second later."""
-    for journal in alive(workers(folder, 3), seconds + 1):
-        call = journal.collective(group_of(journal), op, **ON_DEVICE)
-        if journal.rank != missing:
-            journal.begin(call, S * (1 + (journal.rank == 2)), q=1)
+    folder: Path, seconds: int, *, op: str = "all_reduce", ranks: int = 3, late_s: int = 2,
+    **keys: Any,
+) -> None:  # fmt: skip
+    """Ranks in their first collective since one second; the last one has come ``late_s``."""
+    for journal in alive(workers(folder, ranks), seconds + 1):
+        call = journal.collective(group_of(journal, ranks, **keys), op, **ON_DEVICE)
+        journal.begin(call, S * (late_s if journal.rank == ranks - 1 else 1), q=1)
 
 
 @pytest.mark.parametrize("seconds", [12, 40, 120])
@@ -45,38 +45,32 @@ def test_all_are_in_the_first_call_of_a_group(tmp_path: Path, seconds: int, op: 
     assert f"{seconds - 2} s so far" in found.summary  # since the last one came
 
 
-def test_after_a_quarter_of_the_time_out_it_is_a_stall(tmp_path: Path) -> None:
-    """150 s by the default."""
-    first_call(tmp_path, 155)
-    found = finds(tmp_path, "no_progress", severity="error")
-    assert not is_start(found)
-
-
-def test_the_groups_own_time_out_counts(tmp_path: Path) -> None:
-    """Of two hours, thirty minutes are healthy; of a minute not even twenty seconds."""
-    for name, timeout_s, seconds, severity in (
-        ("long", 7200, 1700, "note"),
-        ("short", 60, 20, "error"),
-    ):
-        for journal in alive(workers(tmp_path / name, 2), seconds):
-            group = group_of(journal, 2, timeout=timeout_s * S)
-            journal.begin(journal.collective(group, **ON_DEVICE), S, q=1)
-        assert only(findings(tmp_path / name)).severity == severity
-
-
 def test_who_is_missing_is_told_at_the_limit(tmp_path: Path) -> None:
     """A member that has not entered the call is no part of a creation."""
-    first_call(tmp_path, 12, missing=1)
+    for journal in alive(workers(tmp_path, 3), 13):
+        call = journal.collective(group_of(journal), **ON_DEVICE)
+        if journal.rank != 1:
+            journal.begin(call, S, q=1)
     finds(tmp_path, "missing_participant", [1], severity="error")
 
 
-def test_the_time_begins_when_the_last_one_has_come(tmp_path: Path) -> None:
-    """It came 100 s late; the communicator is made since."""
-    for journal in alive(workers(tmp_path, 2), 200):
-        call = journal.collective(group_of(journal, 2), **ON_DEVICE)
-        journal.begin(call, S if journal.rank == 0 else 100 * S, q=1)
-    found = only(findings(tmp_path))
-    assert (found.severity, "100 s so far" in found.summary) == ("note", True)
+@pytest.mark.parametrize(
+    ("seconds", "keys", "severity"),
+    [
+        (155, {}, "error"),
+        (1700, {"timeout": 7200 * S}, "note"),
+        (20, {"timeout": 60 * S}, "error"),
+        (199, {"late_s": 100}, "note"),
+    ],
+    ids=["150 s by the default", "of two hours", "of a minute", "since the last one has come"],
+)
+def test_after_a_quarter_of_the_groups_time_out_it_is_a_stall(
+    tmp_path: Path, seconds: int, keys: dict[str, Any], severity: str
+) -> None:
+    first_call(tmp_path, seconds, ranks=2, **keys)
+    found = finds(tmp_path, "no_progress", severity=severity)
+    assert is_start(found) is (severity == "note")
+    assert ("100 s so far" in found.summary) is ("late_s" in keys)
 
 
 @pytest.mark.parametrize(("out", "severity"), [([0], "note"), ([0, 1, 2], "error")])
@@ -220,21 +214,14 @@ def test_replays(tmp_path: Path, graphs: list[list[str]], kind: str, culprits: l
     assert not more or kind == "missing_participant"
 
 
-def store_call(journal: Journal, op: str, line: int, **keys: object) -> int:
-    """A store operation under the prefix ``app``."""
-    store = journal.prefix_store(1, "app", **keys)
-    where = journal.stack(("train.py", line, "main"))
-    return journal.call(f"store.{op}", kind="store", store=store, origin="python", stack=where)
-
-
-def listening(folder: Path, **connection: int) -> None:
+def listening(folder: Path, **connection: Any) -> None:
     """Every rank's thread waits for "stop"; then rank 0 sets a key that rank 1 gets."""
     for journal, _ in alive(steps(folder, 2)):
         thread = journal.numbered("thread", name="listen", native=7)
-        wait = store_call(journal, "wait", 12, **connection)
+        wait = journal.store_call("wait", 12, **connection)
         journal.begin(wait, 150 * MS, h=thread, k=["stop"])
         op, line = ("set", 20) if journal.rank == 0 else ("get", 21)
-        journal.begin(store_call(journal, op, line), 200 * MS, k="ready")
+        journal.begin(journal.store_call(op, line), 200 * MS, k="ready")
 
 
 def test_calls_stand_behind_a_thread_that_waits(tmp_path: Path) -> None:
@@ -247,12 +234,9 @@ def test_calls_stand_behind_a_thread_that_waits(tmp_path: Path) -> None:
     assert "store.set of rank 0 (train.py:20)" in found.summary
     assert "store.get of rank 1 (train.py:21)" in found.summary
     assert "serves one call at a time" in (found.hint or "")
-
-
-def test_a_clone_has_a_connection_of_its_own(tmp_path: Path) -> None:
-    """Then the set is on its way, the get waits for it, and the thread holds up nobody."""
-    listening(tmp_path, connection=9)
-    assert "store_key_missing" not in {f.kind for f in findings(tmp_path)}
+    # Then the set is on its way, the get waits for it, and the thread holds up nobody.
+    listening(tmp_path / "clone", connection=9)
+    assert "store_key_missing" not in {f.kind for f in findings(tmp_path / "clone")}
 
 
 def test_a_key_that_the_own_thread_would_set(tmp_path: Path) -> None:
@@ -260,8 +244,8 @@ def test_a_key_that_the_own_thread_would_set(tmp_path: Path) -> None:
     for journal, _ in alive(steps(tmp_path, 2)):
         thread = journal.numbered("thread", name="prepare", native=7)
         if journal.rank == 1:
-            journal.begin(store_call(journal, "get", 21), 200 * MS, k="ready")
-            journal.begin(store_call(journal, "set", 30), 210 * MS, h=thread, k="ready")
+            journal.begin(journal.store_call("get", 21), 200 * MS, k="ready")
+            journal.begin(journal.store_call("set", 30), 210 * MS, h=thread, k="ready")
     found = only(findings(tmp_path))
     assert (found.kind, found.key, found.culprits) == ("store_key_missing", "app/ready", ())
     assert "behind which store.set of rank 1 (train.py:30) stands" in found.summary
@@ -272,8 +256,8 @@ def test_a_group_is_not_made_behind_a_thread_that_waits(tmp_path: Path, *, own: 
     """Gloo's mesh sets its address over the same connection."""
     for journal, _ in alive(steps(tmp_path, 2)):
         thread = journal.numbered("thread", name="listen", native=7)
-        keys = {} if own else {"connection": 9}
-        journal.begin(store_call(journal, "wait", 12, **keys), 150 * MS, h=thread, k=["stop"])
+        keys: dict[str, Any] = {} if own else {"connection": 9}
+        journal.begin(journal.store_call("wait", 12, **keys), 150 * MS, h=thread, k=["stop"])
         store = journal.prefix_store(1, "default_pg", "0/", "1/")
         where = journal.stack(("train.py", 15, "main"))
         outer = journal.call("new_group", kind="composed", origin="python", stack=where)
@@ -319,8 +303,8 @@ def test_who_goes_on_meanwhile_is_not_told_as_idle(tmp_path: Path) -> None:
     """A spare rank waits for a message all day; the others train in a group of their own."""
     for journal, _ in alive(steps(tmp_path, 3)):
         if journal.rank == 2:
-            journal.run(store_call(journal, "set", 11), 150 * MS, MS, k="s")
-            journal.begin(store_call(journal, "wait", 12), 200 * MS, k=["stop"])
+            journal.run(journal.store_call("set", 11), 150 * MS, MS, k="s")
+            journal.begin(journal.store_call("wait", 12), 200 * MS, k=["stop"])
         else:
             mine = journal.group(name="1", ranks=[0, 1], size=2, default=False)
             call = journal.collective(mine)
@@ -337,7 +321,7 @@ def test_a_wait_that_was_cut_off_with_its_store(tmp_path: Path, waited_s: int) -
     gone = "Failed to recv, got 0 bytes. Connection was likely closed."
     for journal, _ in steps(tmp_path, 3):
         key = "count/two" if journal.rank == 2 else "count/1"
-        begun = journal.begin(store_call(journal, "wait", 12), 200 * MS, k=[key])
+        begun = journal.begin(journal.store_call("wait", 12), 200 * MS, k=[key])
         journal.beat(waited_s)
         if journal.rank == 2:
             journal.end(begun, waited_s * S, x=journal.string(f"DistNetworkError: {gone}"))
@@ -354,8 +338,8 @@ def test_who_is_a_step_ahead_in_a_barrier_of_keys(tmp_path: Path, *, alike: bool
     for journal, _ in alive(steps(tmp_path, 3)):
         step = 1 if journal.rank != 2 else 2
         name = f"save{step}" if alike or step == 1 else "eval"
-        journal.run(store_call(journal, "add", 11), 150 * MS, MS, k=f"{name}/count")
-        journal.begin(store_call(journal, "wait", 12), 200 * MS, k=[f"{name}/go"])
+        journal.run(journal.store_call("add", 11), 150 * MS, MS, k=f"{name}/count")
+        journal.begin(journal.store_call("wait", 12), 200 * MS, k=[f"{name}/go"])
     found = findings(tmp_path)
     assert {f.kind for f in found} == {"store_key_missing"}
     assert [ranks(tmp_path, f.waiting) for f in found] == ([[0, 1, 2]] if alike else [[0, 1], [2]])

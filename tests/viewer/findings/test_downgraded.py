@@ -166,6 +166,11 @@ def test_a_failure_that_was_overcome_is_a_note(tmp_path: Path) -> None:
     found = finds(tmp_path, "process_failed", severity="note", look=all_gone)
     assert found.summary.startswith("Attempt 0 failed (Rank 0 failed first: ValueError: bad batch")
     assert found.summary.endswith("; attempt 1 ran to its end.")
+    # No later attempt came through.
+    agent, second = restarted(tmp_path / "failed")
+    second.leave(3 * S)
+    agent.fail(4 * S, "ChildFailedError", "train.py FAILED")
+    assert findings(tmp_path / "failed", look=all_gone)[0].severity == "error"
 
 
 def test_one_that_hangs_and_is_ended_from_outside_keeps_its_verdict(tmp_path: Path) -> None:
@@ -234,15 +239,6 @@ def test_a_job_that_goes_on_without_a_node_that_was_killed(tmp_path: Path, how: 
     assert found.severity == ("note" if how == "killed" else "error")
     told = [place.line(case).split("  ")[0] for place in places(case, [found])]
     assert {"rank 0 (attempt 0)", "rank 0 (attempt 1)"} < {*told}
-
-
-def test_one_whose_launcher_failed_is_a_fault(tmp_path: Path) -> None:
-    """No later attempt came through."""
-    agent, second = restarted(tmp_path)
-    second.leave(3 * S)
-    agent.fail(4 * S, "ChildFailedError", "train.py FAILED")
-    found = findings(tmp_path, look=all_gone)
-    assert found[0].severity == "error"
 
 
 def test_an_attempt_that_failed_holds_up_nobody_of_the_next_one(tmp_path: Path) -> None:

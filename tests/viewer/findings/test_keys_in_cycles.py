@@ -10,7 +10,7 @@ import pytest
 
 from disttrace_viewer.findings.finding import RuleFinding
 from support.journals import MS, Journal, S
-from support.scenes import alive, findings, finds, only, ranks, steps
+from support.scenes import act, alive, findings, finds, only, ranks, steps
 
 
 def job(
@@ -69,43 +69,35 @@ def test_two_keys_with_one_setter_each_make_a_cycle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sets", "awaited"),
+    ("sets", "awaited", "more"),
     [
-        ({0: ["ready/0"]}, "ready/2"),
-        ({0: ["0/step/1", "0/step/2"]}, "2/step/3"),
-        ({0: ["step/1", "step/3"], 1: ["step/2", "step/4"]}, "step/5"),
-        ({0: ["Step/1", "Step/2"]}, "step/3"),
-        ({0: ["step/1", "step/2", "step/4"]}, "step/3"),
+        ({0: ["ready/0"]}, "ready/2", {}),
+        ({0: ["0/step/1", "0/step/2"]}, "2/step/3", {}),
+        ({0: ["step/1", "step/3"], 1: ["step/2", "step/4"]}, "step/5", {}),
+        ({0: ["Step/1", "Step/2"]}, "step/3", {}),
+        ({0: ["step/1", "step/2", "step/4"]}, "step/3", {}),
+        ({0: ["step/1", "step/2", "setp/3"]}, "step/3", {}),
+        ({0: ["step/1", "step/2", "setp/3"]}, "step/3", {"mesh": True}),
+        ({0: ["step/1", "step/2", "setp/3"]}, "step/3", {"tries": 20}),
+        ({0: ["step/1", "step/2", "step/4"]}, "step/3", {"tries": 20}),
+        ({0: ["step/1", "stop/1", "step/2", "stop/2"]}, "step/3", None),
     ],
-    ids=["may be a rank", "never varied", "two setters", "another spelling", "passed over"],
-)
+    ids=[
+        "may be a rank", "never varied", "two setters", "another spelling", "passed over",
+        "misspelt", "misspelt before a mesh", "misspelt, asked again", "passed over, asked again",
+        "but another series beside it hides none",
+    ],
+)  # fmt: skip
 def test_what_makes_no_series_closes_no_cycle(
-    tmp_path: Path, sets: dict[int, list[str]], awaited: str
+    tmp_path: Path, sets: dict[int, list[str]], awaited: str, more: dict[str, Any] | None
 ) -> None:
-    """Who would set the next one is a guess, or has gone on without it."""
-    found = only(job(tmp_path, sets, {1: awaited}))
-    assert (found.kind, found.key) == ("store_key_missing", f"app/{awaited}")
-
-
-@pytest.mark.parametrize("mesh", [False, True])
-def test_a_key_that_was_set_under_another_name_is_missing(tmp_path: Path, *, mesh: bool) -> None:
-    """Rank 0 misspelt the third one, and waits in the barrier after it."""
-    found = only(job(tmp_path, {0: ["step/1", "step/2", "setp/3"]}, {1: "step/3"}, mesh=mesh))
-    assert (found.kind, found.key) == ("store_key_missing", "app/step/3")
-    assert "the nearest key that was set is 'app/setp/3', by rank 0" in found.summary
-
-
-@pytest.mark.parametrize("last", ["setp/3", "step/4"])
-def test_a_key_tried_again_and_passed_over_is_missing(tmp_path: Path, last: str) -> None:
-    """Who asks for a second each time waits for nobody who has gone on without the key."""
-    found = only(job(tmp_path, {0: ["step/1", "step/2", last]}, {1: "step/3"}, tries=20))
-    assert (found.kind, found.key) == ("store_key_missing", "app/step/3")
-
-
-def test_another_series_beside_it_is_no_other_name(tmp_path: Path) -> None:
-    """Rank 0 sets two keys in each step; the third step is still to come."""
-    sets = {0: ["step/1", "stop/1", "step/2", "stop/2"]}
-    assert only(job(tmp_path, sets, {1: "step/3"})).kind == "deadlock"
+    """Who would set the next one is a guess, or has gone on without it; it waits in the barrier."""
+    found = only(job(tmp_path, sets, {1: awaited}, **(more or {})))
+    kind = "deadlock" if more is None else "store_key_missing"
+    assert (found.kind, found.key) == (kind, f"app/{awaited}")
+    if sets[0][-1] == "setp/3" and not (more or {}).get("tries"):
+        told = "the nearest key that was set is 'app/setp/3', by rank 0"
+        assert told in found.summary
 
 
 def test_somebody_who_does_not_wait_may_still_set_it(tmp_path: Path) -> None:
@@ -334,9 +326,7 @@ def test_who_is_behind_in_turns_and_waits_for_one_that_is_ahead_is_not_named(
     """Rank 0 is the root of a scatter: others leave it as soon as they have their part."""
     for journal, group in alive(steps(tmp_path, 4)):
         rank = journal.rank or 0
-        for n in range(3 if rank == 0 else 4):
-            key = f"CUDASymmetricMemory/{n}/{rank}"
-            journal.run(journal.store_call("set", 40), t=(150 + n) * MS + rank, d=MS // 2, k=key)
+        take_turns(journal, 4 if rank else 3)
         scatter = journal.collective(group, "scatter", root=0)
         if rank == 0:
             journal.begin(scatter, 190 * MS, q=3)
@@ -351,19 +341,21 @@ def test_who_is_behind_in_turns_and_waits_for_one_that_is_ahead_is_not_named(
     assert (went in found.summary) == (odd == [2])
 
 
+def take_turns(journal: Journal, count: int) -> None:
+    """Its keys of symmetric memory, from 150 ms on."""
+    for n in range(count):
+        t, key = (150 + n) * MS + (journal.rank or 0), f"CUDASymmetricMemory/{n}/{journal.rank}"
+        journal.run(journal.store_call("set", 40), t=t, d=MS // 2, k=key)
+
+
 def test_who_is_ahead_in_turns_is_not_named_while_others_are_at_work(tmp_path: Path) -> None:
     """Rank 0 is no member of the group in which rank 2 waits; rank 1 has not come to it."""
     for journal, group in alive(steps(tmp_path, 3)):
-        rank = journal.rank or 0
-        for n in range(3 if rank == 0 else 2):
-            key = f"CUDASymmetricMemory/{n}/{rank}"
-            journal.run(journal.store_call("set", 40), t=(150 + n) * MS + rank, d=MS // 2, k=key)
-        if rank == 0:
+        take_turns(journal, 2 if journal.rank else 3)
+        if journal.rank == 0:
             journal.begin(journal.store_call("get", 50), 200 * MS, k="CUDASymmetricMemory/2/1")
-        elif rank == 1:
-            journal.stand(3 * S, "/src/train.py", 60, "prepare")
         else:
-            journal.begin(journal.message(group, "recv", 1), 200 * MS, q=1)
+            act(journal, group, "at train.py:60 prepare" if journal.rank == 1 else "recv 1")
     found = [f for f in findings(tmp_path) if f.culprits]
     assert found
     assert all(ranks(tmp_path, one.culprits) == [1] for one in found)
@@ -372,17 +364,12 @@ def test_who_is_ahead_in_turns_is_not_named_while_others_are_at_work(tmp_path: P
 def test_who_is_behind_in_turns_and_asks_for_a_lock_is_not_named(tmp_path: Path) -> None:
     """Rank 1 has the lock and goes on to the next turn; rank 0 cannot before it is given back."""
     for journal, _ in alive(steps(tmp_path, 2)):
-        rank = journal.rank or 0
-        for n in range(2 + rank):
-            key = f"CUDASymmetricMemory/{n}/{rank}"
-            journal.run(journal.store_call("set", 40), t=(150 + n) * MS + rank, d=MS // 2, k=key)
-        if rank == 0:
+        take_turns(journal, 2 + (journal.rank or 0))
+        if journal.rank == 0:
             take = journal.store_call("compare_set", 61)
             for n in range(1, 100):
                 journal.run(take, n * S // 5, MS, k="lock")
         else:
             journal.begin(journal.store_call("get", 50), 190 * MS, k="CUDASymmetricMemory/2/0")
-    found = findings(tmp_path)
-    assert [one.kind for one in found] == ["store_key_missing"]
-    assert found[0].culprits == ()
-    assert "rank 0 asks again and again (store.compare_set" in found[0].summary
+    told = "rank 0 asks again and again (store.compare_set"
+    finds(tmp_path, "store_key_missing", [], says=told)

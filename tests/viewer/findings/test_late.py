@@ -45,8 +45,7 @@ def test_a_late_rank_is_told_where_it_was(tmp_path: Path, seen_s: float, told: s
     """Noted while they waited; before that, and it had not moved since; or when they had gone."""
     for journal, group in late(tmp_path, seen_s):
         come_late(journal, group)
-    found = finds(tmp_path, "missing_participant", [1])
-    assert found.summary.endswith(f"; rank 1 was {told}")
+    found = finds(tmp_path, "missing_participant", [1], ends=f"; rank 1 was {told}")
     assert (found.locations[0].file, found.locations[0].line) == ("loader.py", 7)
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.journals import MS, T0, Journal, S, workers
-from support.scenes import alive, all_gone, findings, finds, hang_without, only, ranks, steps
+from support.scenes import alive, all_gone, findings, finds, only, ranks, steps, stuck
 
 
 def met(journal: Journal, t: int, world_size: int, port: int = 29500) -> None:
     """The client's part of a rendezvous up to the mesh, in which it then waits."""
     init, meet, store = journal.join(t, world_size, port)
-    journal.end(store, MS)
-    journal.end(meet, MS)
+    for number in (store, meet):
+        journal.end(number, MS)
     journal.mesh(t + 2 * MS, init, world_size, journal.rank or 0, "default_pg", "0/", "cpu/")
 
 
@@ -190,16 +191,22 @@ def test_nobody_listens_where_rank_0_has_not_come(tmp_path: Path, *, has_journal
     assert ranks(tmp_path, found.waiting) == [1, 2]
 
 
-def test_a_wrong_port_names_the_listener_and_the_odd_one(tmp_path: Path) -> None:
-    """Rank 1 dials another port; that rank 0 and 2 wait follows from it."""
+@pytest.mark.parametrize("odd", ["another port", "another world size"])
+def test_who_joins_otherwise_than_the_others_is_named(tmp_path: Path, odd: str) -> None:
+    """Rank 1 dials another port, from which it follows that the others wait; or says four."""
     for journal in alive(workers(tmp_path, 3)):
-        if journal.rank == 2:
-            met(journal, 100 * MS, 3)
+        if journal.rank == 0:
+            journal.join(100 * MS, 3)
+        elif journal.rank == 1 and odd == "another port":
+            journal.join(100 * MS, 3, port=29501)
         else:
-            journal.join(100 * MS, 3, port=29501 if journal.rank else 29500)
-    found = finds(tmp_path, "rendezvous_unreachable", [1])
-    assert "rank 0 listens at 127.0.0.1:29500, where the others dial" in found.summary
-    assert len(found.consequences) == 2
+            met(journal, 100 * MS, 4 if journal.rank == 1 else 3)
+    if odd == "another port":
+        told = "rank 0 listens at 127.0.0.1:29500, where the others dial"
+        found = finds(tmp_path, "rendezvous_unreachable", [1], says=told)
+        assert len(found.consequences) == 2
+    else:
+        finds(tmp_path, "group_mismatch", [1], says="rank 1 claims 4 and ranks 0, 2 claim 3")
 
 
 def again(journals: list[Journal], ports: list[int], *, listens: bool) -> None:
@@ -240,8 +247,7 @@ def test_a_second_rendezvous(
     """Where the first one was nobody dials any more; the agent serves that one only."""
     agent_that_listens(tmp_path)
     again(workers(tmp_path, 3), ports, listens=listens)
-    found = finds(tmp_path, "rendezvous_unreachable", culprits)
-    assert told in found.summary
+    found = finds(tmp_path, "rendezvous_unreachable", culprits, says=told)
     assert listens or found.certainty == "likely"
 
 
@@ -294,16 +300,6 @@ def test_a_restart_claims_the_same_rank_later(tmp_path: Path) -> None:
     assert findings(tmp_path, look=all_gone) == []
 
 
-def test_claims_of_another_world_size_are_a_group_mismatch(tmp_path: Path) -> None:
-    """Rank 1 says four where the others say three."""
-    for journal in alive(workers(tmp_path, 3)):
-        if journal.rank:
-            met(journal, 100 * MS, 4 if journal.rank == 1 else 3)
-        else:
-            journal.join(100 * MS, 3)
-    finds(tmp_path, "group_mismatch", [1], says="rank 1 claims 4 and ranks 0, 2 claim 3")
-
-
 def test_who_could_not_listen_is_not_absent(tmp_path: Path) -> None:
     """Another program has the port: rank 0 came, failed and ended, and the others dial on."""
     first, *others = workers(tmp_path, 3)
@@ -323,16 +319,42 @@ def test_prefixes_that_differ_are_shown_side_by_side(tmp_path: Path) -> None:
     for journal in alive(workers(tmp_path, 2)):
         rank = journal.rank or 0
         journal.mesh(100 * MS, 0, 2, rank, f"job_{rank}")
-    found = finds(tmp_path, "rendezvous_incomplete", [], says="job_0")
-    assert "job_1" in found.summary
+    finds(tmp_path, "rendezvous_incomplete", [], says=("job_0", "job_1"))
 
 
-def test_other_ranks_in_the_same_call_are_a_group_mismatch(tmp_path: Path) -> None:
-    """Rank 1 of three names other members."""
-    for journal, _ in alive(steps(tmp_path, 3)):
-        journal.create(200 * MS, [1, 2] if journal.rank == 1 else [0, 1])
-    found = finds(tmp_path, "group_mismatch", [1], severity="error")
-    assert "rank 1 makes [1, 2] (train.py:62)" in found.summary
+CREATIONS: dict[str, tuple[list[str], str, list[int], dict[str, Any]]] = {
+    "rank 1 of three names other members": (
+        ["create 0 1", "create 1 2", "create 0 1"], "group_mismatch", [1],
+        {"severity": "error", "says": "rank 1 makes [1, 2] (train.py:62)"},
+    ),
+    "one against one, either may have left a call out": (
+        ["all_reduce", "create 0 1"], "group_mismatch", [],
+        {"certainty": "likely",
+         "hints": "a call before it that those who make the group have left out"},
+    ),
+    "rank 0 makes one more, under a condition on its rank": (
+        ["create 0 1 2", "all_reduce", "all_reduce"], "group_mismatch", [0],
+        {"says": "ranks 1, 2 went past it and are in all_reduce #3 of the default group"
+         " (train.py:10)."},
+    ),
+    "who is held up by each other has not gone past it: tags differ": (
+        ["send 2 1", "create 0 1 2", "recv 0"], "unmatched_send", [], {"waiting": [0, 2]},
+    ),
+    "rank 3 may have left the send out as well as rank 0 the group": (
+        ["recv 3", *["create 0 1 2 3"] * 3], "deadlock", [], {},
+    ),
+    "rank 1 may still come": (
+        ["create 0 1", "at train.py:99 save"], "missing_participant", [1], {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("acts", "kind", "culprits", "facts"), CREATIONS.values(), ids=CREATIONS)
+def test_who_went_past_a_creation(
+    tmp_path: Path, acts: list[str], kind: str, culprits: list[int], facts: dict[str, Any]
+) -> None:
+    stuck(tmp_path, *acts)
+    finds(tmp_path, kind, culprits, **facts)
 
 
 def test_groups_that_were_made_alike_do_not_differ(tmp_path: Path) -> None:
@@ -376,35 +398,6 @@ def test_who_goes_past_a_creation_is_to_blame(tmp_path: Path) -> None:
     finds(tmp_path, "group_mismatch", [1], says="rank 1 went past it and is in all_reduce #3")
 
 
-def test_one_against_one_either_may_have_left_a_call_out(tmp_path: Path) -> None:
-    """Rank 0 waits in a collective that rank 1 passed over on its way to the creation, or not."""
-    for journal, _ in hang_without(tmp_path, 2, 1):
-        journal.create(200 * MS, [0, 1])
-    found = finds(tmp_path, "group_mismatch", [], certainty="likely")
-    assert "a call before it that those who make the group have left out" in str(found.hint)
-
-
-def test_who_alone_makes_a_group_is_to_blame(tmp_path: Path) -> None:
-    """Rank 0 makes one more, under a condition on its rank; the others wait for it elsewhere."""
-    for journal, _ in hang_without(tmp_path, 3, 0):
-        journal.create(200 * MS, [0, 1, 2])
-    found = finds(tmp_path, "group_mismatch", [0])
-    told = "ranks 1, 2 went past it and are in all_reduce #3 of the default group (train.py:10)."
-    assert told in found.summary
-
-
-def test_who_is_held_up_by_each_other_has_not_gone_past_a_creation(tmp_path: Path) -> None:
-    """Ranks 0 and 2 never come to it: of a message between them the tags differ."""
-    for journal, group in alive(steps(tmp_path, 3)):
-        if journal.rank == 1:
-            journal.create(210 * MS, [0, 1, 2])
-        elif journal.rank == 0:
-            journal.begin(journal.message(group, "send", 2, tag=1), 200 * MS, q=1)
-        else:
-            journal.begin(journal.message(group, "recv", 0), 200 * MS, q=1)
-    finds(tmp_path, "unmatched_send", [], waiting=[0, 2])
-
-
 def test_who_waits_in_what_others_made_before_a_creation_has_not_gone_past(tmp_path: Path) -> None:
     """Rank 3 left out a scatter, whose root waits, and makes the next group with the others."""
     everybody = [0, 1, 2, 3]
@@ -416,18 +409,7 @@ def test_who_waits_in_what_others_made_before_a_creation_has_not_gone_past(tmp_p
             journal.run(call, 200 * MS, MS, q=3)
         if journal.rank != 0:
             journal.create(220 * MS, everybody)
-    found = finds(tmp_path, "deadlock", [], says="rank 0 is in scatter #3")
-    assert "waits for rank 3" in found.summary
-
-
-def test_who_waits_for_a_message_of_those_in_a_creation_has_not_gone_past(tmp_path: Path) -> None:
-    """Rank 3 may have left the send out as well as rank 0 the group."""
-    for journal, group in alive(steps(tmp_path, 4)):
-        if journal.rank == 0:
-            journal.begin(journal.message(group, "recv", 3), 200 * MS, q=1)
-        else:
-            journal.create(220 * MS, [0, 1, 2, 3])
-    finds(tmp_path, "deadlock", [])
+    finds(tmp_path, "deadlock", [], says=("rank 0 is in scatter #3", "waits for rank 3"))
 
 
 def test_who_is_held_up_by_one_that_went_past_may_still_come(tmp_path: Path) -> None:
@@ -456,16 +438,6 @@ def test_who_waits_in_a_creation_before_it_has_not_gone_past(tmp_path: Path) -> 
             outer = journal.begin(call, 200 * MS)
             journal.mesh(200 * MS + 1, outer, 2, rank, "0/", f"hash{rank}/", "cpu/")
     assert {(f.kind, f.culprits) for f in findings(tmp_path)} == {("group_mismatch", ())}
-
-
-def test_who_may_still_come_to_a_creation_is_missing(tmp_path: Path) -> None:
-    """Rank 1 sleeps before the call."""
-    for journal, _ in alive(steps(tmp_path, 2)):
-        if journal.rank == 0:
-            journal.create(200 * MS, [0, 1])
-        else:
-            journal.stand(3 * S, "/src/train.py", 99, "save")
-    finds(tmp_path, "missing_participant", [1])
 
 
 @pytest.mark.parametrize("since_ms", [200, 15_000])
@@ -594,8 +566,8 @@ def test_nobody_is_named_where_it_may_be_any_of_several(tmp_path: Path) -> None:
         journal.tcp_store(29600, server=journal.rank == 0)
         if journal.rank == 2:
             make(journal, prefix="pair", rank=0, size=2)
-    found = finds(tmp_path, "rendezvous_incomplete", [], absent_ranks=())
-    assert "who is missing is not known" in found.summary
+    told = "who is missing is not known"
+    finds(tmp_path, "rendezvous_incomplete", [], absent_ranks=(), says=told)
 
 
 def test_who_turned_into_another_program_took_the_store_with_it(tmp_path: Path) -> None:

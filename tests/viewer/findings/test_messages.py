@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from support.journals import MS, Journal, S, workers
-from support.scenes import alive, findings, finds, only, ranks, steps, verdict
+from support.scenes import alive, findings, finds, only, ranks, steps, stuck, verdict
 
 
 def test_a_ring_of_receives_is_one_deadlock_without_culprit(tmp_path: Path) -> None:
     """Each rank receives from the one before it; the cycle is told edge by edge."""
-    for journal, group in alive(steps(tmp_path, 3)):
-        rank = journal.rank or 0
-        journal.begin(journal.message(group, "recv", (rank - 1) % 3, tag=7), 200 * MS, q=1)
+    stuck(tmp_path, "recv 2 7", "recv 0 7", "recv 1 7")
     case, found = verdict(tmp_path)
     finding = only(found)
     rank_of = {p.index: p.rank for p in case.evidence.trace.processes}
@@ -25,15 +23,61 @@ def test_a_ring_of_receives_is_one_deadlock_without_culprit(tmp_path: Path) -> N
     assert "recv from rank 2 with tag 7, 4 elements of float32 (train.py:20)" in finding.summary
 
 
+WAITING: dict[str, tuple[list[str], str, list[int], dict[str, Any]]] = {
+    "a cycle is certain, so two seconds do": (
+        ["recv 1", "recv 0"], "deadlock", [], {"until_s": 4},
+    ),
+    "the sender is outside, at a line of its own": (
+        ["recv 1", "at train.py:99 save"], "unmatched_recv", [1],
+        {"certainty": "certain", "says": "rank 1 never sends; it is at train.py:99 in save"},
+    ),
+    "nobody saw whether the sender still lived": (
+        ["recv 1", "silent"], "unmatched_recv", [1], {"certainty": "likely"},
+    ),
+    "the receiver has ended": (["send 1", "left"], "unmatched_send", [1], {}),
+    "other tags are named, and blame nobody: a deadlock would hide what is wrong": (
+        ["send 1", "recv 0 1"], "unmatched_send", [], {"says": ("with tag 0", "with tag 1")},
+    ),
+    "a receive from any source waits for any sender": (
+        ["recv any", "recv 2", "at train.py:99 save"], "unmatched_recv", [2],
+        {"waiting": [1], "consequences": ("Rank 0 waits in recv from any rank (train.py:20).",)},
+    ),
+    "another one has ended well": (
+        ["recv any", "left", "recv 3", "at train.py:99 save"], "unmatched_recv", [3],
+        {"waiting": [2], "consequences": ("Rank 0 waits in recv from any rank (train.py:20).",)},
+    ),
+    "a server forgot one reply to 2; rank 1 is through": (
+        ["recv any", "left", "recv 0"], "deadlock", [],
+        {"says": "Ranks 0, 2 wait for one another: rank 0 is in recv from any rank, 4 elements of"
+         " float32 (train.py:20) and waits for rank 2 (rank 1 has ended)"},
+    ),
+    "on no backend a send of the tag that any source is asked for waits for long": (
+        ["recv any 5", "left", "send 0 5"], "deadlock", [],
+        {"says": "rank 0 is in recv from any rank with tag 5"},
+    ),
+    "a sender with another tag than any source is asked for": (
+        ["recv any 5", "left", "send 0 6"], "unmatched_recv", [],
+        {"says": ("Rank 2 sends to rank 0 with tag 6", "which receives with tag 5")},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("acts", "kind", "culprits", "facts"), WAITING.values(), ids=WAITING)
+def test_who_waits_in_a_message(
+    tmp_path: Path, acts: list[str], kind: str, culprits: list[int], facts: dict[str, Any]
+) -> None:
+    facts = dict(facts)
+    stuck(tmp_path, *acts, until_s=facts.pop("until_s", 20))
+    found = finds(tmp_path, kind, culprits, **facts)
+    assert ["still lived" in told for told in found.settles] == [True] * ("silent" in acts)
+
+
 @pytest.mark.parametrize("hanging_on", [0, 2])
 def test_a_cycle_of_which_one_waits_for_another_cycle_too(tmp_path: Path, hanging_on: int) -> None:
     """Two pairs; a member of one is in a collective of all, which needs the other pair as well."""
-    for journal, group in alive(steps(tmp_path, 4)):
-        rank = journal.rank or 0
-        if rank == hanging_on:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-        else:
-            journal.begin(journal.message(group, "recv", rank ^ 1), 200 * MS, q=1)
+    acts = ["recv 1", "recv 0", "recv 3", "recv 2"]
+    acts[hanging_on] = "all_reduce"
+    stuck(tmp_path, *acts)
     found = findings(tmp_path)
     assert [one.kind for one in found] == ["deadlock", "deadlock"]
     told = [ranks(tmp_path, one.waiting) for one in found]
@@ -42,20 +86,11 @@ def test_a_cycle_of_which_one_waits_for_another_cycle_too(tmp_path: Path, hangin
 
 def test_a_ring_of_many_is_told_in_a_few_words(tmp_path: Path) -> None:
     """All of its edges are in the report, the first ones in the sentence."""
-    for journal, group in alive(steps(tmp_path, 12)):
-        journal.begin(journal.message(group, "recv", ((journal.rank or 0) - 1) % 12), S, q=1)
-    found = only(findings(tmp_path))
+    stuck(tmp_path, *(f"recv {(rank - 1) % 12}" for rank in range(12)))
+    found = finds(tmp_path, "deadlock", says="Ranks 0-11 wait for one another: ")
     assert len(found.cycle or ()) == 12
-    assert found.summary.startswith("Ranks 0-11 wait for one another: ")
     assert found.summary.count(" and waits for ") == 8
     assert found.summary.endswith(" and 4 more.")
-
-
-def test_a_cycle_is_told_before_the_stall_time(tmp_path: Path) -> None:
-    """It is certain, so two seconds do."""
-    for journal, group in alive(steps(tmp_path, 2), 4):
-        journal.begin(journal.message(group, "recv", 1 - (journal.rank or 0)), 200 * MS, q=1)
-    finds(tmp_path, "deadlock")
 
 
 def test_groups_in_opposite_order_are_a_deadlock(tmp_path: Path) -> None:
@@ -68,71 +103,6 @@ def test_groups_in_opposite_order_are_a_deadlock(tmp_path: Path) -> None:
     assert found.consequences == (
         "Rank 2 waits in all_reduce #3 of the default group (train.py:10).",
     )
-
-
-def test_a_message_whose_sender_is_outside_is_unmatched(tmp_path: Path) -> None:
-    """Rank 1 never sends; it sleeps at a line of its own."""
-    for journal, group in alive(steps(tmp_path, 2)):
-        if journal.rank == 0:
-            journal.begin(journal.message(group, "recv", 1), 200 * MS, q=1)
-        else:
-            journal.stand(3 * S, "/src/train.py", 99, "save")
-    found = finds(tmp_path, "unmatched_recv", [1], certainty="certain")
-    assert "but rank 1 never sends; it is at train.py:99 in save" in found.summary
-
-
-@pytest.mark.parametrize("silent", [False, True])
-def test_who_fell_silent_before_it_sends_may_have_ended(tmp_path: Path, *, silent: bool) -> None:
-    """Nobody saw whether rank 1 still lived."""
-    for journal, group in steps(tmp_path, 2):
-        if journal.rank == 0:
-            journal.begin(journal.message(group, "recv", 1), 200 * MS, q=1)
-        journal.beat(2 if silent and journal.rank else 20)
-    found = finds(tmp_path, "unmatched_recv", [1], certainty="likely" if silent else "certain")
-    assert ["still lived" in told for told in found.settles] == [True] * silent
-
-
-def test_a_send_that_nobody_receives_is_unmatched(tmp_path: Path) -> None:
-    """The receiver has ended."""
-    for journal, group in steps(tmp_path, 2):
-        if journal.rank == 0:
-            journal.begin(journal.message(group, "send", 1), 200 * MS, q=1)
-            journal.beat(20)
-        else:
-            journal.leave(210 * MS)
-    finds(tmp_path, "unmatched_send", [1])
-
-
-def test_two_ends_with_other_tags_name_both_and_blame_nobody(tmp_path: Path) -> None:
-    """They wait for one another, but a deadlock would hide what is wrong."""
-    for journal, group in alive(steps(tmp_path, 2)):
-        rank = journal.rank or 0
-        call = journal.message(group, "recv" if rank else "send", 1 - rank, tag=rank)
-        journal.begin(call, 200 * MS, q=1)
-    found = only(findings(tmp_path))
-    assert found.kind in ("unmatched_send", "unmatched_recv")
-    assert found.culprits == ()
-    assert "with tag 0" in found.summary
-    assert "with tag 1" in found.summary
-
-
-@pytest.mark.parametrize("ended", [[], [1]])
-def test_a_receive_from_any_source_waits_for_any_sender(tmp_path: Path, ended: list[int]) -> None:
-    """The last rank holds up its neighbour and rank 0 by that; one more may have ended well."""
-    last = 2 + len(ended)
-    for journal, group in steps(tmp_path, last + 1):
-        if journal.rank in ended:
-            journal.leave(210 * MS)
-            continue
-        if journal.rank == 0:
-            journal.begin(journal.message(group, "recv", None), 200 * MS)
-        elif journal.rank != last:
-            journal.begin(journal.message(group, "recv", last), 200 * MS, q=1)
-        else:
-            journal.stand(3 * S, "/src/train.py", 99, "save")
-        journal.beat(20)
-    told = ("Rank 0 waits in recv from any rank (train.py:20).",)
-    finds(tmp_path, "unmatched_recv", [last], waiting=[last - 1], consequences=told)
 
 
 def test_a_batch_that_lacks_one_message_is_a_deadlock(tmp_path: Path) -> None:
@@ -172,53 +142,15 @@ def test_a_server_that_receives_once_more_than_is_sent(tmp_path: Path) -> None:
     assert "rank 0 is one call short in the default group" in (found.hint or "").lower()
 
 
-@pytest.mark.parametrize("how", ["clean", "failed", "busy"])
-def test_who_has_ended_sends_no_more(tmp_path: Path, how: str) -> None:
-    """A server forgot one reply to 2. Rank 1 is through, unless it failed, or may send yet."""
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank == 1:
-            if how == "clean":
-                journal.leave(210 * MS)
-            elif how == "failed":
-                journal.fail(210 * MS, "ValueError", "bad batch")
-            else:
-                journal.stand(3 * S, "/src/train.py", 99, "save")
-                journal.beat(20)
-            continue
-        if journal.rank == 2:
-            journal.begin(journal.message(group, "recv", 0), 200 * MS, q=1)
-        else:
-            journal.begin(journal.message(group, "recv", None), 200 * MS)
-        journal.beat(20)
-    found = findings(tmp_path)
-    kinds = {"clean": ["deadlock"], "failed": ["process_failed"], "busy": []}
-    assert [f.kind for f in found if f.kind != "unmatched_recv"] == kinds[how]
-    if how == "clean":
-        told = "rank 0 is in recv from any rank, 4 elements of float32 (train.py:20) and waits for"
-        assert f"{told} rank 2 (rank 1 has ended)" in only(found).summary
-        assert found[0].summary.startswith("Ranks 0, 2 wait for one another: ")
-
-
-@pytest.mark.parametrize("tag", [5, 6])
-def test_a_sender_with_another_tag_than_any_source_is_asked_for(tmp_path: Path, tag: int) -> None:
-    """A collector takes what comes with tag 5. Rank 1 is through; rank 2 sends with tag 6."""
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank == 1:
-            journal.leave(210 * MS)
-            continue
-        if journal.rank == 0:
-            journal.begin(journal.message(group, "recv", None, tag=5), 200 * MS)
-        else:
-            journal.begin(journal.message(group, "send", 0, tag=tag), 200 * MS, q=1)
-        journal.beat(20)
-    found = only(findings(tmp_path))
-    if tag == 5:  # on no backend the two wait for long
-        assert found.kind == "deadlock"
-        assert "rank 0 is in recv from any rank with tag 5" in found.summary
-        return
-    assert (found.kind, found.culprits) == ("unmatched_recv", ())
-    assert "Rank 2 sends to rank 0 with tag 6" in found.summary
-    assert "which receives with tag 5" in found.summary
+@pytest.mark.parametrize(
+    ("how", "others"), [("failed", {"process_failed"}), ("at train.py:99 save", set())]
+)
+def test_who_failed_or_may_send_yet_closes_no_cycle(
+    tmp_path: Path, how: str, others: set[str]
+) -> None:
+    """A server forgot one reply to 2; rank 1 is not through."""
+    stuck(tmp_path, "recv any", how, "recv 0")
+    assert {found.kind for found in findings(tmp_path)} - {"unmatched_recv"} == others
 
 
 def test_two_ends_of_another_size_are_told_although_both_returned(tmp_path: Path) -> None:
@@ -323,12 +255,9 @@ def test_whoever_is_not_there_is_told_and_nobody_else(tmp_path: Path) -> None:
     blamed = {rank for f in found for rank in ranks(tmp_path, f.culprits)}
     assert blamed == {3}
     assert found[0].kind in ("unmatched_send", "unmatched_recv")
-
-
-def test_a_device_that_is_at_something_older(tmp_path: Path) -> None:
-    """Rank 1's batch stands behind a collective that only it has issued."""
-    ring(tmp_path, 3, behind=1)
-    found = findings(tmp_path)
+    # Rank 1's batch stands behind a collective that only it has issued.
+    ring(tmp_path / "older", 3, behind=1)
+    found = findings(tmp_path / "older")
     assert found[0].kind in ("deadlock", "missing_participant")
     assert "no_progress" not in {f.kind for f in found if f.severity == "error"}
     assert only(found) is found[0]

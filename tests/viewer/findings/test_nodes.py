@@ -155,20 +155,16 @@ def test_another_id_in_the_same_store(tmp_path: Path) -> None:
         journal = node(tmp_path, number)
         meet(journal, 2 * S, run=run)
         journal.beat(20)
-    found = finds(tmp_path, "rendezvous_incomplete", certainty="certain")
     told = "1 of 2 nodes came; agent 901 on node1 waits there under the id 'trial'."
-    assert found.summary.endswith(told)
+    found = finds(tmp_path, "rendezvous_incomplete", certainty="certain", ends=told)
     assert len(found.waiting) == 2
     assert "--rdzv-id" in (found.hint or "")
-
-
-def test_the_same_id_in_another_store(tmp_path: Path) -> None:
-    """Each node took itself for the one that hosts the store."""
+    # Each node took itself for the one that hosts the store.
     for number in (0, 1):
-        journal = node(tmp_path, number, listens=True)
+        journal = node(tmp_path / "store", number, listens=True)
         meet(journal, 2 * S)
         journal.beat(20)
-    found = only(findings(tmp_path))
+    found = only(findings(tmp_path / "store"))
     assert "agent 901 on node1 waits for the same id at tcp://node0:29400" in found.summary
     assert "--rdzv-endpoint" in (found.hint or "")
 
@@ -185,15 +181,12 @@ def test_other_numbers_of_nodes(tmp_path: Path) -> None:
         "1 of 2 nodes came; agent 900 on node0 went on without, with --nnodes 1 where --nnodes 2"
         " are wanted here."
     )
-
-
-def test_both_are_there_and_do_not_agree(tmp_path: Path) -> None:
-    """The number of nodes is what keeps them apart, and neither network nor library."""
+    # The number of nodes is what keeps them apart, and neither network nor library.
     for number in (0, 1):
-        journal = node(tmp_path, number)
+        journal = node(tmp_path / "agree", number)
         meet(journal, 2 * S, nodes=number + 1)
         journal.beat(20)
-    found = finds(tmp_path, "rendezvous_incomplete")
+    found = finds(tmp_path / "agree", "rendezvous_incomplete")
     assert found.summary.endswith(
         "they do not agree on --nnodes: agent 900 on node0: --nnodes 1 and agent 901 on node1:"
         " --nnodes 2."
@@ -208,9 +201,8 @@ def test_a_node_that_was_there_before_is_named(tmp_path: Path) -> None:
     second.define("exit", t=20 * S, how="normal", code=None)
     meet(first, 22 * S)
     first.beat(50)
-    found = finds(tmp_path, "rendezvous_incomplete", certainty="certain")
     told = "agent 901 on node1 was in an earlier round and did not come: it has ended."
-    assert found.summary.endswith(told)
+    found = finds(tmp_path, "rendezvous_incomplete", certainty="certain", ends=told)
     (culprit,) = found.culprits
     assert load([str(tmp_path)]).processes[culprit].host == "node1"
 

@@ -372,8 +372,7 @@ def test_who_went_on_to_nothing_is_missing_for_that(tmp_path: Path, make: type) 
     """Rank 1 caught it and is in no collective since."""
     for journal, group in alive(steps(tmp_path, 3)):
         make(journal, group, 200 * MS, 3, raises=ERROR if journal.rank == 1 else "")
-    found = finds(tmp_path, "missing_participant", [1])
-    assert found.summary.endswith(TOLD)
+    found = finds(tmp_path, "missing_participant", [1], ends=TOLD)
     assert (found.hint or "").startswith("Find why the call at train.py:1")
 
 
@@ -399,6 +398,5 @@ def test_who_went_on_to_another_group_is_told_in_the_deadlock(tmp_path: Path, ma
         if rank:
             where = journal.stack(("train.py", 27, "main"))
             journal.begin(journal.collective(group, "barrier", stack=where), 210 * MS, q=3)
-    found = finds(tmp_path, "deadlock")
-    assert found.summary.endswith(f"raised on rank 1, which {TOLD}")
+    found = finds(tmp_path, "deadlock", ends=f"raised on rank 1, which {TOLD}")
     assert (found.hint or "").startswith("Find why the call at train.py:1")

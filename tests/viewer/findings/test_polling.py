@@ -69,14 +69,6 @@ def test_a_first_key_names_nobody(tmp_path: Path) -> None:
     finds(tmp_path, "missing_participant", [], certainty="likely")
 
 
-def test_those_who_ask_and_one_who_is_elsewhere(tmp_path: Path) -> None:
-    """Nothing is in flight at all."""
-    job(tmp_path, in_loader)
-    found = finds(tmp_path, "store_key_missing", [], certainty="likely", waiting=[0, 1])
-    assert "Ranks 0, 1 have asked for 'app/arrived/3' again and again for 19." in found.summary
-    assert "rank 2 is at train.py:70 in load" in found.summary
-
-
 @pytest.mark.parametrize("well", [True, False])
 def test_who_asked_in_vain_and_ended_well(tmp_path: Path, *, well: bool) -> None:
     """It looked for a message now and then, none came, and the job was through."""
@@ -107,14 +99,15 @@ def test_who_gets_no_processor_still_asks(tmp_path: Path, line: int) -> None:
     assert ("asks again and again" in found.summary) is (line == 61)
 
 
-def test_a_launcher_that_stops_them_does_not_get_on(tmp_path: Path) -> None:
-    """It ends who hangs, and does nothing that anybody waits for."""
+def test_a_launcher_that_stops_those_who_ask_does_not_get_on(tmp_path: Path) -> None:
+    """Nothing is in flight at all. It ends who hangs, and does nothing that anybody waits for."""
     agent = Journal(tmp_path, pid=3999, role="agent")
     job(tmp_path, in_loader)
     stop = agent.call("stop_workers", kind="composed", origin="python")
     agent.run(stop, UNTIL_S * S - 500 * MS, MS)
-    found = finds(tmp_path, "store_key_missing", [], certainty="likely")
-    assert "Ranks 0, 1 have asked for 'app/arrived/3' again and again" in found.summary
+    found = finds(tmp_path, "store_key_missing", [], certainty="likely", waiting=[0, 1])
+    assert "Ranks 0, 1 have asked for 'app/arrived/3' again and again for 19." in found.summary
+    assert "rank 2 is at train.py:70 in load" in found.summary
 
 
 def test_launchers_that_look_for_other_nodes_wait_for_nobody(tmp_path: Path) -> None:
