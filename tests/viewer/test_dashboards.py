@@ -27,13 +27,7 @@ from disttrace_viewer.companion.slow import verdict_of
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.views import prometheus
 from support.collector import Collector, exporting, serve_grpc
-from support.processes import (
-    ROOT,
-    companions,
-    free_port,
-    torchrun,
-    wait_until,
-)
+from support.processes import ROOT, companions, free_port, torchrun, wait_until
 
 yaml = pytest.importorskip("yaml")
 GRAFANA = ROOT / "docs" / "grafana"

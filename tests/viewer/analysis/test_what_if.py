@@ -50,6 +50,11 @@ def test_without_a_late_rank_the_next_late_one_is_what_all_wait_for(tmp_path: Pa
     assert [one["without"]["line"] for one in best] == ["train.py:10", None, None]
     assert [one["without"]["rank"] for one in best] == [None, 2, None]
     assert best[2]["without"]["group"] == disttrace.load(tmp_path).groups["group"][0]
+    # A sentence that a tired person understands, and where the run's length comes from.
+    lines = stats.text(width=100).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("what if"))
+    assert "Without rank 2's excess (most of it before train.py:10)" in "\n".join(lines[at:])
+    assert any(line.startswith("critical path") for line in lines[at:])
 
 
 def test_a_group_is_left_out_with_its_transfers(tmp_path: Path) -> None:
@@ -134,12 +139,3 @@ def test_the_critical_path_is_as_long_as_the_run(tmp_path: Path) -> None:
     assert rows[0] == (2, "outside", "train.py:10")
     outside = path.filter(kind="outside")["time_ns"].sum()
     assert (outside, end - outside) == ((STEPS - 1) * 50 * MS, STEPS * 2 * MS)
-
-
-def test_the_text_says_both(tmp_path: Path) -> None:
-    """A sentence that a tired person understands, and where the run's length comes from."""
-    work_steps(tmp_path, [10, 10, 50, 17])
-    lines = disttrace.stats(tmp_path).text(width=100).splitlines()
-    at = next(i for i, line in enumerate(lines) if line.startswith("what if"))
-    assert "Without rank 2's excess (most of it before train.py:10)" in "\n".join(lines[at:])
-    assert any(line.startswith("critical path") for line in lines[at:])

@@ -59,12 +59,7 @@ def test_a_straggler_is_named_with_its_line_and_what_it_costs(tmp_path: Path) ->
         "Rank 2 made others wait 2.40 s, 40.0 ms before train.py:10 in 20 of 20 calls.",
         "",
     ]
-
-
-def test_sums_close(tmp_path: Path) -> None:
-    """Wait states, exchange and the rest are the lives of ranks; who waits waits for somebody."""
-    straggler(tmp_path)
-    stats = disttrace.stats(tmp_path)
+    # Wait states, exchange and the rest are the lives of ranks; who waits waits for somebody.
     assert int(stats.wait_states["time_ns"].sum()) == stats.wall_ns
     ranks = stats.ranks
     assert ranks["wall_ns"].equals(ranks["communicating_ns"] + ranks["outside_ns"])
@@ -299,23 +294,17 @@ def test_tables_fit_their_width(width: int, tmp_path: Path) -> None:
             assert len(lines) < 52
 
 
-def test_by_rank_is_the_table_of_ranks(tmp_path: Path) -> None:
-    """As ``stats --by rank``; another key is refused."""
+def test_by_rank_is_the_table_of_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``stats --by rank``, in a notebook too; another key is refused."""
     training(tmp_path)
     found = disttrace.stats(str(tmp_path))
     assert found.by(["rank"]).equals(found.ranks)
+    # In a kernel rich shows every line as an output of its own, and writes none to the file.
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert "operations" in str(found)
+    assert found.by("rank").equals(found.ranks)
     with pytest.raises(ValueError, match="allowed are op, group, line"):
         found.by(["rank", "op"])
-
-
-def test_notebooks_are_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a kernel rich shows every line as an output of its own, and writes none to the file."""
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    for journal in workers(tmp_path, 2):
-        journal.run(journal.collective(journal.world()), START, MS, q=1)
-    stats = disttrace.stats(tmp_path)
-    assert "operations" in str(stats)
-    assert stats.by("rank").equals(stats.by(["rank"]))
 
 
 @pytest.mark.parametrize(("measured", "clock", "seconds"), [(2, "device", 2e-3), (1, "host", 0.01)])

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from disttrace.cli import main
@@ -355,14 +354,6 @@ def test_the_sentences_name_one_file_each(tmp_path: Path) -> None:
         inserted(b"<noise>\n")(journal)
     problems = load([str(tmp_path)]).problems
     assert len({problem.path for problem in problems}) == 2
-
-
-def test_other_peoples_lines_are_not_taken_for_ours(tmp_path: Path) -> None:
-    """A folder of foreign JSON alone gives no process."""
-    (tmp_path / "log.jsonl").write_bytes(orjson.dumps({"b": 1}) + b"\n")
-    trace = load([str(tmp_path)])
-    assert trace.processes == ()
-    assert [p.kind for p in trace.problems] == ["foreign"]
 
 
 @pytest.mark.parametrize("command", ["view", "diagnose", "stats"])

@@ -80,12 +80,9 @@ def test_what_is_wrong_or_unknown_is_as_good_as_absent() -> None:
     record = {"n": 1, "size": None, "later": {"x": [1]}}
     assert Checker().record("group", record) == {"n": 1}
     checker = Checker()
-    found = checker.fields("process", {"process": "p", "pid": "x", "t0": 5})
-    assert (found, checker.wrong) == ({"process": "p", "t0": 5}, 1)
-
-
-def test_sizes_are_bounded() -> None:
-    """A world of 10**11 ranks is one of unknown size, and that is said."""
+    fields = checker.fields("process", {"process": "p", "pid": "x", "t0": 5})
+    assert (fields, checker.wrong) == ({"process": "p", "t0": 5}, 1)
+    # A world of 10**11 ranks is one of unknown size, and that is said.
     checker = Checker()
     assert checker.record("group", {"n": 1, "size": 10**11}) == {"n": 1, "size": None}
     assert checker.record("group", {"n": 1, "size": MOST_MEMBERS}) == {"n": 1, "size": MOST_MEMBERS}
@@ -168,11 +165,7 @@ def test_a_key_that_begins_with_nul_is_a_key(tmp_path: Path) -> None:
     journal.run(call, 3 * MS, MS, k=["a", "\0b"])
     keys = load([str(tmp_path)]).keys
     assert [(k.parts, k.many) for k in keys] == [((r"\x00x",), False), (("a", r"\x00b"), True)]
-
-
-def test_undecodable_names_are_no_damage(tmp_path: Path) -> None:
-    """The recorder escapes halves of surrogate pairs, which orjson does not read."""
-    (journal,) = training_of(tmp_path)
+    # The recorder escapes halves of surrogate pairs, which orjson does not read.
     line = journal.definitions.read_bytes().replace(b'"train.py"', rb'"\udcff.py"')
     journal.definitions.write_bytes(line)
     trace = load([str(tmp_path)])

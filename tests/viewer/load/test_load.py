@@ -1,19 +1,31 @@
-"""Loading: segments, definitions completed later, signs of life, and what a call refers to."""
+"""Loading: segments, definitions completed later, signs of life, and what a call refers to; lines
+that are read as numbers; journals by job and host, or under names of bytes.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import random
+import shutil
 from pathlib import Path
 
+import orjson
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from disttrace.cli import main
 from disttrace_viewer.load import batch, segments
+from disttrace_viewer.load.segments import Chunk, Slice
+from disttrace_viewer.load.text import Text
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.columns import CALLS, COMPLETIONS, IN_FLIGHT, OPERATIONS
 from disttrace_viewer.trace.process import Frame
+from disttrace_viewer.views import prometheus
 from support.journals import MS, UNIX_NS, Journal, S, bulk, training, workers
+from support.processes import python
+from support.states import hang
 
 
 def test_an_operation_may_begin_and_end_in_different_segments(tmp_path: Path) -> None:
@@ -231,3 +243,137 @@ def test_every_sample_of_the_main_thread_is_kept(tmp_path: Path) -> None:
     (process,) = load([str(tmp_path)]).processes
     samples = [(s.t_ns - UNIX_NS, s.stack[0].line) for s in process.samples]
     assert samples == [(1000 * MS, 7), (3000 * MS, 9)]
+
+
+ODD = (
+    b'{"b":9,"t":7,"s":3,"k":"a,b"}', b'{"b":9,"t":7,"s":3,"k":["a","b"]}',
+    b'{"b":9,"t":7,"s":3,"a":{"bytes":4}}', b'{"b":9,"t":-7,"s":3}', b'{"b":9,"t":7.5}',
+    b'{"b":9,"t":99999999999999999999,"s":3}', b'{"b":,"t":7,"s":3}', b'{"b":9,"t":7,"t":8}',
+    b'{"b":9,"s":3}', b'{"b":4294967296,"t":1}', b'{"e":9,"d":null}', b'{"e":9,"d":1,"q":8,"y":2}',
+    b'{"e":9,"d":1,"w":8}', b'{"c":9,"d":1,"g":4}', b'{"l":9,"d":1,"o":1}', b'{"hb":77}',
+    b'{"at":78,"k":1}', b'{"new":1}', b"{}", b"[1]", b'"', b"torn{", b"123", b'{"b":9, "t":7}',
+)  # fmt: skip
+
+
+def lines(seed: int) -> list[bytes]:
+    """Plain ones, and some of the others."""
+    drawn = random.Random(seed)
+    found = [b'{"seg":1,"format":1,"process":"ab12","t":5}']
+    for number in range(1, 80):
+        keys = drawn.choice((b"", b',"q":%d' % number, b',"p":1', b',"h":2,"q":3,"p":4'))
+        found.append(b'{"b":%d,"t":%d,"s":%d%s}' % (number, 1000 * number, number % 7, keys))
+        found.append(b'{"i":%d,"d":1}' % number)
+        more = drawn.choice((b"", b',"u":5', b',"u":5,"v":6', b',"x":7'))
+        found.append(b'{"e":%d,"d":%d%s}' % (number, drawn.randint(0, 10**12), more))
+        if seed and drawn.random() < 0.3:
+            found.append(drawn.choice(ODD))
+    return found
+
+
+def parsed(seed: int) -> Chunk:
+    """The lines as those of two files."""
+    found = lines(seed)
+    half = len(found) // 2
+    parts = []
+    for file, part in enumerate((found[:half], found[half:])):
+        parts.append(Slice(file, Text(str(file), b"\n".join(part) + b"\n", len(part)), 1))
+    return segments.parse(parts)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_columns_are_those_of_json(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same order, with the same lines counted as unreadable."""
+    found = parsed(seed)
+    assert found.begins.height >= 79
+    monkeypatch.setattr(segments, "shapes_of", lambda data, count: None)
+    json = parsed(seed)
+    assert_frame_equal(found.begins, json.begins)
+    assert_frame_equal(found.ends, json.ends)
+    assert_frame_equal(found.marks, json.marks)
+    assert (found.signs, found.bad) == (json.signs, json.bad)
+
+
+def test_plain_lines_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the head of the segment."""
+    taken: list[int] = []
+    monkeypatch.setattr(segments._Reader, "take", lambda *args: taken.append(args[2].height))
+    parsed(0)
+    assert taken == [1]
+
+
+COMMANDS = (
+    "diagnose DIR", "view DIR --width 120", "stats DIR --width 120", "jobs DIR", "top DIR --once",
+    "export DIR -o OUT/ops.jsonl", "collect DIR -o OUT/job.tar.gz", "reduce DIR -o OUT/states",
+    "diagnose OUT/states",
+)  # fmt: skip
+
+
+def by_host(folder: Path, which: str = "*") -> None:
+    """Move the journals of a flat folder, by what their names say."""
+    for path in sorted(folder.glob(f"{which}-*.jsonl")):
+        job, host, *_ = path.name.split("-")
+        own = folder / job / host
+        own.mkdir(parents=True, exist_ok=True)
+        path.rename(own / path.name)
+
+
+def said(asked: Path, out: Path, capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """What each command says of a folder, without its name."""
+    out.mkdir()
+    found = []
+    for command in COMMANDS:
+        words = command.replace("DIR", str(asked)).replace("OUT", str(out)).split()
+        code = main(words)
+        text = capfd.readouterr()
+        found.append(f"{code} {text.out}{text.err}".replace(str(asked), "").replace(str(out), ""))
+    found.append((out / "ops.jsonl").read_text())
+    return found
+
+
+@pytest.mark.parametrize("layout", ["by host", "mixed"])
+def test_commands_agree(tmp_path: Path, layout: str, capfd: pytest.CaptureFixture[str]) -> None:
+    flat, other = tmp_path / "flat", tmp_path / "other"
+    hang(flat)
+    shutil.copytree(flat, other)
+    by_host(other, "*" if layout == "by host" else "job-host-4000")
+    known = said(flat, tmp_path / "out0", capfd)
+    assert "missing_participant" in known[0]
+    assert said(other, tmp_path / "out1", capfd) == known
+    if layout == "by host":
+        assert said(other / "job", tmp_path / "out2", capfd) == known
+        assert said(other / "job" / "host", tmp_path / "out3", capfd) == known
+
+
+def test_scrapes_find_what_lies_by_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where companions have no place but the folder of the journals."""
+    monkeypatch.setattr(prometheus, "own_folder", lambda: None)
+    own = tmp_path / "job" / "host"
+    own.mkdir(parents=True)
+    for path in (tmp_path / "a.live", own / "b.live"):
+        path.touch()
+    assert {Path(path).name for path in prometheus._files(str(tmp_path))} == {"a.live", "b.live"}
+
+
+PROGRAM = """
+import sys
+from disttrace.cli import main
+folder, out = sys.argv[1:]
+for command in (
+    ["diagnose", folder], ["diagnose", folder, "--json"], ["view", folder], ["stats", folder],
+    ["top", folder, "--once"], ["export", folder, "--format", "html", "-o", f"{out}.html"],
+    ["reduce", folder, "-o", f"{out}.states"], ["diagnose", f"{out}.states", "--json"],
+):
+    code = main(command)
+    assert code == 0, (command, code)
+"""
+
+
+@pytest.mark.parametrize("named", ["folder", "journals"])
+def test_every_command_reads_it(tmp_path: Path, named: str) -> None:
+    """As it reads the same journals under other names; states of them travel, too."""
+    folder = tmp_path / (os.fsdecode(b"caf\xe9") if named == "folder" else "plain")
+    training(folder)
+    for path in list(folder.iterdir()) if named == "journals" else ():
+        path.rename(folder / path.name.replace("job-", os.fsdecode(b"j\xf6b-"), 1))
+    done = python("-c", PROGRAM, folder, tmp_path / "out", LC_ALL="C.UTF-8").check()
+    assert orjson.loads(done.stdout[done.stdout.rindex("\n{") :])["healthy"] is True

@@ -98,17 +98,13 @@ def test_it_holds_what_the_other_exports_hold(hang: Path) -> None:
     assert int(found["start_ns"]) == trace.launch_ns
     culprits = [found["processes"][one]["rank"] for one in finding["culprit_processes"]]
     assert (culprits, finding["operation"]) == ([1], None)
-
-
-def test_bars_are_split_where_waiting_ends(hang: Path) -> None:
-    """Rank 0 waits 1 ms for rank 1 in the first collective, and without an end in the second."""
-    found = data(page(hang))
-    names = [found["calls"][call]["op"] for call in found["call"]]
+    # Rank 0 waits 1 ms for rank 1 in the first collective, and without an end in the second.
+    ops = [found["calls"][call]["op"] for call in found["call"]]
     ranks = {NONE: None, **{n: one["rank"] for n, one in enumerate(found["processes"])}}
     told = [
         (ranks[found["process"][n]], found["until"][n], ranks[found["for"][n]])
-        for n, name in enumerate(names)
-        if name != "annotate"
+        for n, op in enumerate(ops)
+        if op != "annotate"
     ]
     assert sorted(told, key=str) == [(0, -1, 1), (0, MS, 1), (1, 0, None)]
 
@@ -145,13 +141,9 @@ def test_nothing_is_loaded_from_anywhere(hang: Path) -> None:
     assert "://" not in text
     assert NASTY not in text
     assert NASTY in {call.get("name") for call in data(text)["calls"]}
-
-
-def test_what_scrolls_takes_focus_and_is_printed_whole(hang: Path) -> None:
-    """The panel beside the timeline is reached by Tab, under a name; paper does not scroll."""
-    whole = page(hang)
-    assert '<aside id="side" tabindex="0" aria-label="Selection and statistics">' in whole
-    printed = whole.partition("@media print {")[2].partition("\n}")[0]
+    # The panel beside the timeline is reached by Tab, under a name; paper does not scroll.
+    assert '<aside id="side" tabindex="0" aria-label="Selection and statistics">' in text
+    printed = text.partition("@media print {")[2].partition("\n}")[0]
     assert re.search(r"#view, aside, #tables \{[^}]*overflow: visible", printed)
 
 
@@ -167,12 +159,9 @@ def test_the_newest_and_what_is_in_flight(tmp_path: Path, monkeypatch: pytest.Mo
     found = data(page(tmp_path))
     assert found["seq"] == [1, 9, 10, 11]
     assert found["total"] == 11
-
-
-def test_a_job_without_operations(tmp_path: Path) -> None:
-    """An empty timeline, with the process."""
-    Journal(tmp_path, pid=1, role="main")
-    found = data(page(tmp_path))
+    # An empty timeline, with the process.
+    Journal(tmp_path / "empty", pid=1, role="main")
+    found = data(page(tmp_path / "empty"))
     assert (found["begin"], len(found["processes"])) == ([], 1)
 
 

@@ -31,14 +31,20 @@ def exported(folder: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in b"".join(jsonl.lines(trace)).splitlines()]
 
 
-def test_every_object_has_every_field_in_the_order_of_the_contract(tmp_path: Path) -> None:
+def test_every_object_has_every_field_in_the_order_of_the_contract(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where nothing applies."""
-    training(tmp_path, 2, 3)
+    training(tmp_path, 2, 5)
     found = exported(tmp_path)
-    assert len(found) == 6
+    assert len(found) == 10
     assert all(list(each) == CONTRACT for each in found)
     begins = [each["begin_ns"] for each in found]
     assert begins == sorted(begins)
+    # Ten million operations are never in memory as text at once.
+    monkeypatch.setattr(jsonl, "CHUNK_ROWS", 3)
+    pieces = list(jsonl.lines(load([str(tmp_path)])))
+    assert [piece.count(b"\n") for piece in pieces] == [3, 3, 3, 1]
 
 
 def test_a_synchronous_collective(tmp_path: Path) -> None:
@@ -174,8 +180,10 @@ def run(*argv: str) -> int:
     return export.execute(parser.parse_args(argv))
 
 
-def test_the_command_writes_the_newest_job_or_the_one_that_is_named(tmp_path: Path) -> None:
-    """A complete file or none; nothing else stays beside it."""
+def test_the_command_writes_the_newest_job_or_the_one_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """A complete file or none; nothing else stays beside it. Of the default folder as well."""
     training(tmp_path / "in", 2, 3)
     Journal(tmp_path / "in", pid=9, job="other", t0=10**11).begin(1, MS)
     target = tmp_path / "out.jsonl"
@@ -183,15 +191,7 @@ def test_the_command_writes_the_newest_job_or_the_one_that_is_named(tmp_path: Pa
         assert run(str(tmp_path / "in"), *options, "-o", str(target)) == 0
         assert len(target.read_bytes().splitlines()) == lines
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "out.jsonl"]
-
-
-def test_without_a_folder_the_newest_job_of_the_default_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    """As the other commands do."""
-    Journal(tmp_path, pid=9, job="old", t0=10**11).begin(1, MS)
-    training(tmp_path, 2, 3)
-    monkeypatch.setenv("DISTTRACE_DIR", str(tmp_path))
+    monkeypatch.setenv("DISTTRACE_DIR", str(tmp_path / "in"))
     assert run() == 0
     assert len(capfdbinary.readouterr().out.splitlines()) == 6
 
@@ -204,11 +204,3 @@ def test_what_cannot_be_read_or_written_is_a_sentence(tmp_path: Path) -> None:
     training(tmp_path, 1, 1)
     with pytest.raises(ViewerError, match=r"cannot write .*/none/x: No such file or directory"):
         run(str(tmp_path), "-o", str(tmp_path / "none" / "x"))
-
-
-def test_the_export_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten million operations are never in memory as text at once."""
-    training(tmp_path, 2, 5)
-    monkeypatch.setattr(jsonl, "CHUNK_ROWS", 3)
-    pieces = list(jsonl.lines(load([str(tmp_path)])))
-    assert [piece.count(b"\n") for piece in pieces] == [3, 3, 3, 1]

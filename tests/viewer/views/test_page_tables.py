@@ -80,20 +80,17 @@ def held_by_stats(found: dict[str, Any], stats: Stats) -> None:
         assert sorted((number for _, number in one["last"]), reverse=True) == last
 
 
-def test_its_sums_are_those_of_stats(chromium: Browser, overlapping: Path) -> None:
+def test_its_sums_are_those_of_stats(chromium: Browser, overlapping: Path, tmp_path: Path) -> None:
     """Also of what is under way while a rank computes, whether the wait for it is seen or not."""
     view = Page(chromium, overlapping)
     stats = disttrace.stats(overlapping)
     held_by_stats(sums(view), stats)
     # Of each step of rank 0: 5.9 ms behind its work, and 3 ms of the first bucket behind the second
     # one's making.
-    rows = {row["rank"]: row for row in stats.overlap.to_dicts()}
-    assert rows[0]["overlapped_ns"] == STEPS * (5_900_000 + 3 * MS)
-    assert rows[0]["in_flight_ns"] == STEPS * (18 * MS + 8 * MS + 2 * MS)
+    by_rank = {row["rank"]: row for row in stats.overlap.to_dicts()}
+    assert by_rank[0]["overlapped_ns"] == STEPS * (5_900_000 + 3 * MS)
+    assert by_rank[0]["in_flight_ns"] == STEPS * (18 * MS + 8 * MS + 2 * MS)
     view.close()
-
-
-def test_its_sums_are_those_of_stats_in_messages_too(chromium: Browser, tmp_path: Path) -> None:
     bulk(tmp_path / "bulk", 2000, world_size=4)
     view = Page(chromium, tmp_path / "bulk")
     held_by_stats(sums(view), disttrace.stats(tmp_path / "bulk"))
@@ -142,11 +139,22 @@ def test_tables_in_the_place_of_the_timeline(chromium: Browser, overlapping: Pat
     assert view.run("[get('view').hidden, get('tables').hidden]") == [False, True]
     assert view.run("canvas.width > 300")
     view.close()
+    # Names come from programs, and a spreadsheet would run them.
+    told = view.run("""['=1+1', '+a', 'a,"b"', 'plain', -5, null].map(cellOf)""")
+    assert told == ["'=1+1", "'+a", '"a,""b"""', "plain", "-5", ""]
 
 
 def test_a_bar_of_the_histogram_finds_its_operations(chromium: Browser, overlapping: Path) -> None:
-    """40 steps between the fastest and the slowest; the search that a click asks has as many."""
+    """40 steps between the fastest and the slowest; the search that a click asks has as many. And
+    what the job said itself stands below the findings, as ``diagnose`` shows it.
+    """
+    summary = "Rank 2 never joined all_reduce #3."
+    said = {"disttrace": 1, "kind": "stalled", "at": UNIX_NS / 1e9, "summary": summary}
+    (overlapping / "job.verdicts.jsonl").write_bytes(orjson.dumps(said) + b"\n")
     view = Page(chromium, overlapping)
+    words = view.text("#findings .said")
+    assert words.startswith("Said by the job itself at ")
+    assert words.endswith(f": {summary}")
     view.press("v")
     bar = "document.querySelector('.hist.large button:not([disabled])')"
     told = view.run(f"{bar}.getAttribute('aria-label')")
@@ -190,14 +198,6 @@ def test_what_is_in_view_is_saved(chromium: Browser, overlapping: Path, tmp_path
     view.close()
 
 
-def test_a_name_is_no_formula(chromium: Browser, overlapping: Path) -> None:
-    """Names come from programs, and a spreadsheet would run them."""
-    view = Page(chromium, overlapping)
-    told = view.run("""['=1+1', '+a', 'a,"b"', 'plain', -5, null].map(cellOf)""")
-    assert told == ["'=1+1", "'+a", '"a,""b"""', "plain", "-5", ""]
-    view.close()
-
-
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     """A file older than the run, with a secret in its second line."""
@@ -236,18 +236,6 @@ def frames_after(view: Page, program: Path) -> list[list[Any]]:
     """When the program was written to since the run."""
     os.utime(program, ns=(UNIX_NS + 10**12, UNIX_NS + 10**12))
     return frames_of(view, program)
-
-
-def test_what_the_job_said_itself(chromium: Browser, overlapping: Path) -> None:
-    """Below the findings, as ``diagnose`` shows it."""
-    summary = "Rank 2 never joined all_reduce #3."
-    said = {"disttrace": 1, "kind": "stalled", "at": UNIX_NS / 1e9, "summary": summary}
-    (overlapping / "job.verdicts.jsonl").write_bytes(orjson.dumps(said) + b"\n")
-    view = Page(chromium, overlapping)
-    told = view.text("#findings .said")
-    assert told.startswith("Said by the job itself at ")
-    assert told.endswith(": Rank 2 never joined all_reduce #3.")
-    view.close()
 
 
 def test_matches_in_a_folded_lane_are_lit_and_unfold(chromium: Browser, tmp_path: Path) -> None:

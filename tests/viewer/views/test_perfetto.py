@@ -184,10 +184,7 @@ def test_arrows_lead_from_who_came_last(job: Path) -> None:
         **{(f"broadcast #{q}", f"broadcast #{q}", "rank 1 arrived"): 1 for q in (2, 3, 4)},
         ("send #1", "recv #1", "rank 1 arrived"): 1,
     }
-
-
-def test_a_flow_for_every_collective_and_matched_message(job: Path) -> None:
-    """Also where nobody else has arrived: the barrier that hangs."""
+    # Also where nobody else has arrived: the barrier that hangs.
     exchanges = Exchanges(load([str(job)]))
     both = exchanges.messages.drop_nulls(["send_process", "recv_process"])
     made = Counter(event["cat"] for event in events(job) if event["ph"] == "s")
@@ -214,8 +211,10 @@ def test_counters_of_a_group(job: Path) -> None:
 
 def test_long_series_keep_their_peaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many steps so many stay, the highest among them, and where it ends."""
-    bulk(tmp_path, 4000, world_size=4)
+    bulk(tmp_path, 8000, world_size=8)
     trace = load([str(tmp_path)])
+    packed = gzip.compress(b"".join(perfetto.lines(trace)), 6)
+    assert len(packed) / trace.operations.height <= 150, "a large job's file can be mailed"
     whole = tracks.counters(trace, Exchanges(trace))
     monkeypatch.setattr(tracks, "POINTS", 50)
     few = tracks.counters(trace, Exchanges(trace))
@@ -232,10 +231,7 @@ def test_what_is_in_flight_is_drawn_to_the_last_sign_of_life(job: Path) -> None:
     (hung,) = [e for e in slices(events(job)) if e.get("args", {}).get("status") == "in_flight"]
     assert hung["name"] == "barrier #5 (in flight 29.9 s)"
     assert (round(hung["dur"]), hung["cname"]) == (29_920_000, "terrible")
-
-
-def test_findings_are_marks(job: Path) -> None:
-    """In full above all, and by kind on culprits and on who waits."""
+    # In full above all, and by kind on culprits and on who waits.
     found = [e for e in events(job) if e["ph"] == "i" and e["cat"] == "error"]
     pids = {e["args"]["name"]: e["pid"] for e in events(job) if e["name"] == "process_name"}
     by_process = {e["pid"]: e for e in found}
@@ -263,6 +259,9 @@ def test_a_call_that_overlaps_its_thread_is_drawn_beside(tmp_path: Path) -> None
     journal.run(call, t=20 * MS, d=5 * MS, q=1)
     journal.run(call, t=22 * MS, d=5 * MS, q=2)
     assert len({e["tid"] for e in slices(events(tmp_path))}) == 2
+    # Still a document, with the process.
+    Journal(tmp_path / "empty", pid=1, role="main")
+    assert [e["args"] for e in events(tmp_path / "empty")][:1] == [{"name": "main (host, 1)"}]
 
 
 def test_pieces_do_not_show(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,12 +269,6 @@ def test_pieces_do_not_show(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = document(job)
     monkeypatch.setattr(perfetto, "CHUNK_ROWS", 2)
     assert document(job) == whole
-
-
-def test_a_job_without_operations(tmp_path: Path) -> None:
-    """Still a document, with the process."""
-    Journal(tmp_path, pid=1, role="main")
-    assert [e["args"] for e in events(tmp_path)][:1] == [{"name": "main (host, 1)"}]
 
 
 def test_the_command_writes_it(tmp_path: Path) -> None:
@@ -292,14 +285,6 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
     packed = tmp_path / "trace.json.gz"
     assert export.execute(parser.parse_args([*options[:1], "-o", str(packed)])) == 0
     assert gzip.decompress(packed.read_bytes()) == target.read_bytes()
-
-
-def test_bytes_per_operation(tmp_path: Path) -> None:
-    """At most 150, packed: so that a large job's file can be mailed and opened."""
-    bulk(tmp_path, 8000, world_size=8)
-    trace = load([str(tmp_path)])
-    packed = gzip.compress(b"".join(perfetto.lines(trace)), 6)
-    assert len(packed) / trace.operations.height <= 150
 
 
 def test_profiles_of_hosts_whose_clocks_are_seconds_apart_are_one_picture(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The merged order of hand-written journals, as exact values and as painted lines."""
+"""The merged order of hand-written journals, as exact values and as painted lines; repetitions in
+it; and initialization, a line each: launches, groups with store and members, other stores.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from disttrace_viewer.load.problems import ViewerError
@@ -16,6 +19,7 @@ from disttrace_viewer.views.terminal.console import TextConsole
 from disttrace_viewer.views.terminal.plan import Filters
 from disttrace_viewer.views.terminal.report import Overview, paint, report_of
 from disttrace_viewer.views.terminal.rows import Mark, Row
+from disttrace_viewer.views.terminal.sequence import Stretch, fold
 from support.journals import MS, Journal, bulk, training, workers
 from support.scenes import steps
 
@@ -96,6 +100,13 @@ def test_what_is_in_flight_stands_out_with_age_and_line(tmp_path: Path) -> None:
     where = " ".join(" ".join(lines[lines.index("Where the ranks are:") :]).split())
     assert "ranks 0, 1" in where
     assert "in all_reduce #2 of the default group for 5.0 s at train.py:10" in where
+    # A finding's severity and sentence stand above everything that happened.
+    told = (("error", "rank 2 never began all_reduce #2"),)
+    assert "  error    rank 2 never began all_reduce #2" in painted(replace(found, findings=told))
+    # Every sign has a letter of the same width, so lanes stay straight.
+    plain = painted(found, encoding="ascii")
+    assert [len(line) for line in plain] == [len(line) for line in lines]
+    assert any(line.startswith(" +0.030000  %--%--.  #2 all_reduce SUM") for line in plain)
 
 
 def test_an_error_shows_its_text_and_its_line(tmp_path: Path) -> None:
@@ -274,22 +285,6 @@ def test_a_bad_end_is_a_row_and_in_the_head(tmp_path: Path) -> None:
     ]
 
 
-def test_plain_letters_where_the_terminal_has_no_unicode(tmp_path: Path) -> None:
-    """Every sign has a letter of the same width, so lanes stay straight."""
-    hanging(tmp_path)
-    plain, rich = painted(report(tmp_path), encoding="ascii"), painted(report(tmp_path))
-    assert [len(line) for line in plain] == [len(line) for line in rich]
-    assert any(line.startswith(" +0.030000  %--%--.  #2 all_reduce SUM") for line in plain)
-
-
-def test_findings_are_pointed_at(tmp_path: Path) -> None:
-    """A finding's severity and sentence stand above everything that happened."""
-    hanging(tmp_path)
-    told = (("error", "rank 2 never began all_reduce #2"),)
-    shown = painted(replace(report(tmp_path), findings=told))
-    assert "  error    rank 2 never began all_reduce #2" in shown
-
-
 def test_a_launcher_knows_how_its_workers_ended(tmp_path: Path) -> None:
     """One was killed, one told to end for it, one left with a code: none without a word."""
     agent = Journal(tmp_path, pid=3999, role="agent")
@@ -322,3 +317,136 @@ def test_what_each_does_again_and_again_is_one_row_a_round(tmp_path: Path) -> No
             journal.run(ask, t=(100 + 10 * turn) * MS, d=MS, k="stop")
         journal.define("exit", t=5000 * MS, how="normal", code=0)
     assert called(report(tmp_path)) == ["store.check", "x"]
+
+
+def rows(kinds: str, unusual: str = "", families: str = "") -> pl.DataFrame:
+    """A plan whose rows are letters; those in ``unusual`` (by place) are marked."""
+    marked = {int(place) for place in unusual.split()}
+    return pl.DataFrame(
+        {
+            "signature": [ord(k) for k in kinds], "family": [ord(k) for k in families or kinds],
+            "seq": [None] * len(kinds), "unusual": [place in marked for place in range(len(kinds))],
+        },
+        schema={
+            "signature": pl.UInt64, "family": pl.UInt64, "seq": pl.UInt32, "unusual": pl.Boolean,
+        },
+    )  # fmt: skip
+
+
+FOLDS: dict[str, tuple[str, str, list[Stretch]]] = {
+    "an iteration, with what is around it":
+        ("xy" + "abb" * 10 + "z", "", [Stretch(0, 2), Stretch(2, 32, 3), Stretch(32, 33)]),
+    "the shortest period wins": ("a" * 20, "", [Stretch(0, 20, 1)]),
+    "what repeats within a step is its part": (("a" * 12 + "bc") * 100, "", [Stretch(0, 1400, 14)]),
+    "folding must spare rows": ("ab" * 3, "", [Stretch(0, 6)]),
+    "nothing": ("", "", []),
+    "an unusual row is never folded":
+        ("a" * 41, "20", [Stretch(0, 20, 1), Stretch(20, 21), Stretch(21, 41, 1)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kinds", "unusual", "spans"), FOLDS.values(), ids=FOLDS)
+def test_what_is_folded(kinds: str, unusual: str, spans: list[Stretch]) -> None:
+    assert fold(rows(kinds, unusual)) == spans
+    assert (Stretch(2, 32, 3).repeats, Stretch(0, 7).repeats) == (10, 1)
+
+
+def test_a_rare_call_leaves_the_steps_between_folded() -> None:
+    """Steps of three calls with a fourth at each tenth: one row in 31 is no iteration of 31."""
+    spans = fold(rows(("abb" * 10 + "c") * 4))
+    assert [(span.repeats, span.period) for span in spans if span.period] == [(10, 3)] * 4
+    assert len(spans) == 8
+
+
+def test_what_runs_side_by_side_may_come_in_any_order() -> None:
+    """Messages between two pairs count as the same iteration in either order."""
+    kinds = "abcbac" * 5
+    spans = fold(rows(kinds, families=kinds.replace("b", "a")))
+    assert spans == [Stretch(0, 30, 3)]
+
+
+def joining(folder: Path) -> list[Journal]:
+    """An agent serves the store; two workers join through it, rank 1 a little later."""
+    agent = Journal(folder, pid=3999, role="agent")
+    base = agent.tcp_store(4711, "localhost", server=True)
+    agent.run(agent.call("TCPStore", kind="constructor", store=base), t=MS, d=MS)
+    polling = agent.call("store.get", kind="store", store=base)
+    for beat in range(5):
+        agent.run(polling, t=(3 + beat) * MS, d=MS // 2, k="torch.rendezvous")
+    journals = workers(folder, 2, parent=agent.process)
+    for journal in journals:
+        late = 2 * MS * (journal.rank or 0)
+        base = journal.tcp_store(4711, "localhost", address="127.0.0.1:4711")
+        store = journal.prefix_store(base, "default_pg", "0/")
+        journal.group(store, t=18 * MS + late)
+        init = journal.call("init_process_group", kind="composed", args={"init_method": "env://"})
+        outer = journal.begin(init, t=10 * MS + late)
+        call = journal.call("TCPStore", kind="constructor", store=base)
+        inner = journal.begin(call, t=11 * MS + late, p=outer)
+        journal.end(inner, MS)
+        key = journal.call("store.set", kind="store", store=store)
+        setting = journal.begin(key, t=13 * MS + late, p=outer, k=f"cpu//{journal.rank}", n=8)
+        journal.end(setting, MS)
+        journal.end(outer, 10 * MS)
+    return [agent, *journals]
+
+
+def test_a_line_per_phase(tmp_path: Path) -> None:
+    """The launch with what the agent serves, then each group until its last member is ready."""
+    joining(tmp_path)
+    launch, group = report(tmp_path).initialization
+    assert (launch.name, launch.at_ns) == ("launch", 0)
+    assert launch.what == "agent 3999 serves tcp://localhost:4711, starts 2 workers"
+    assert (group.name, group.at_ns, group.took_ns) == ("default group", 10 * MS, 12 * MS)
+    told = "ranks 0, 1 by init_process_group, env:// in tcp://localhost:4711 of agent 3999"
+    assert group.what == told
+
+
+def test_a_rank_that_never_became_ready_is_named(tmp_path: Path) -> None:
+    """A member still in its call makes the phase not ready, and the step is in flight."""
+    for journal in workers(tmp_path, 2):
+        init = journal.call("init_process_group", kind="composed", args={})
+        journal.begin(init, t=10 * MS)
+        journal.record(hb=3_010 * MS)
+    found = report(tmp_path)
+    assert {(p.what, p.took_ns) for p in found.initialization} == {
+        ("rank 0 is still in init_process_group", None),
+        ("rank 1 is still in init_process_group", None),
+    }
+    assert [line.text for line in found.where if line.lead] == ["in init_process_group for 3.0 s"]
+
+
+def test_store_operations_within_are_steps_where_they_are_wanted(tmp_path: Path) -> None:
+    """Initialization is left out of what happened, but for those that are named by ``--op``."""
+    joining(tmp_path)
+    assert report(tmp_path).sequence.total == 0
+    (row,) = report(tmp_path, Filters(ops=("store.set",))).sequence.rows
+    assert row.text.plain.startswith("store.set default_pg/0//cpu//* ")
+    assert len(row.marks) == 2
+
+
+def by_hand(folder: Path, *, group: bool) -> None:
+    """Rank 1 serves a store in which the others meet under a prefix, with a group or without."""
+    for journal in workers(folder, 3):
+        serves = journal.rank == 1
+        base = journal.tcp_store(33629, "localhost", server=serves)
+        journal.run(journal.call("TCPStore", kind="constructor", store=base), t=MS, d=2 * MS)
+        if group and not serves:
+            rank = (journal.rank or 0) // 2
+            store = journal.prefix_store(base, "replicas_1")
+            made = journal.call("ProcessGroupGloo", kind="constructor", store=store)
+            outer = journal.begin(made, t=4 * MS)
+            journal.group(store, t=5 * MS, type="ProcessGroupGloo", rank=rank, size=2, ranks=None)
+            journal.end(outer, 4 * MS)
+
+
+def test_what_was_made_by_hand_names_store_prefix_server_and_clients(tmp_path: Path) -> None:
+    by_hand(tmp_path / "group", group=True)
+    (group,) = report(tmp_path / "group").initialization
+    assert (group.at_ns, group.took_ns) == (4 * MS, 4 * MS)
+    told = "ranks 0, 2 by ProcessGroupGloo in tcp://localhost:33629 of rank 1 under replicas_1/"
+    assert group.what == told
+    by_hand(tmp_path / "store", group=False)
+    (store,) = report(tmp_path / "store").initialization
+    assert (store.name, store.at_ns, store.took_ns) == ("store", MS, 2 * MS)
+    assert store.what == "tcp://localhost:33629 of rank 1, joined by ranks 0, 2"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from disttrace.cli import main
+from disttrace_viewer.commands import common
 from support.journals import MS, training, workers
 from support.processes import python, torchrun
 from support.terminals import on_terminal
@@ -159,3 +160,36 @@ def test_a_real_run_under_torchrun(tmp_path: Path, view: View) -> None:
     assert re.search(
         r"default group: ranks 0, 1 by init_process_group, env:// in tcp://\S+ of +agent \d+", way
     )
+
+
+READ = """
+import sys
+from disttrace.cli import main
+from disttrace_viewer.commands import common
+common.PATIENCE_S = float(sys.argv[1])
+main(["stats", sys.argv[2]])
+"""
+
+
+def told_on_terminal(folder: Path, patience_s: float) -> str:
+    """What goes to standard error where that is a terminal."""
+    command = [sys.executable, "-c", READ, str(patience_s), str(folder)]
+    return on_terminal(command, {"NO_COLOR": ""}, only_errors=True, limit_s=60)
+
+
+def test_a_line_on_a_terminal_when_it_takes_long(tmp_path: Path) -> None:
+    """It knows the whole from its beginning; what is read at once shows none."""
+    training(tmp_path, steps=50)
+    assert "bytes of journals" not in told_on_terminal(tmp_path, 60)
+    told = told_on_terminal(tmp_path, -1)
+    assert "bytes of journals" in told
+    assert "/?" not in told
+
+
+def test_a_line_now_and_then_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(common, "EVERY_S", 0.0)
+    with common.progress() as report:
+        report(3, 1200)
+    assert capsys.readouterr().err == "disttrace: 3 of 1,200 journals\n"
