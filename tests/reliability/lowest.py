@@ -32,7 +32,7 @@ SLICE = (
     "tests/viewer/load/test_load.py", "tests/viewer/merge",
     "tests/viewer/findings/test_collectives.py", "tests/viewer/api/test_stats.py",
     "tests/viewer/views/test_jsonl.py", "tests/viewer/otlp/test_parts.py",
-    "tests/viewer/otlp/test_sending.py", "tests/test_failure.py",
+    "tests/test_failure.py",
 )  # fmt: skip
 CORE = "from disttrace.recording.core import choose; name, why = choose(None); print(name, why); "
 ASSERT_NATIVE = "assert name == 'c', why"
