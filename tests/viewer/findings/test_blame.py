@@ -359,11 +359,11 @@ def test_one_that_comes_through_at_last_ended_well(tmp_path: Path) -> None:
     assert [f for f in findings(tmp_path) if f.severity == "error"] == []
 
 
-def awaits_key(journal: Journal, *, thread: int = 0) -> int:
+def awaits_key(journal: Journal) -> int:
     """``store.wait`` of two seconds, again and again; the number of its call."""
     call = journal.store_call("wait", 50)
     for second in range(1, UNTIL_S, 2):
-        number = journal.begin(call, second * S, k="weights", h=thread, a=ITS_LIMIT)
+        number = journal.begin(call, second * S, k="weights", a=ITS_LIMIT)
         journal.record(e=number, d=1_900 * MS, x=journal.string(IN_VAIN))
     return call
 
@@ -425,26 +425,3 @@ def test_who_awaits_a_key_while_something_else_is_wrong(tmp_path: Path, *, neede
             awaits_key(journal)
     kinds = sorted(one.kind for one in findings(tmp_path) if one.severity == "error")
     assert kinds == ["missing_participant", *["store_key_missing"] * needed]
-
-
-def test_a_thread_beside_that_awaits_the_end_waits_for_nobody(tmp_path: Path) -> None:
-    """It waits for the word to stop while the main thread computes."""
-    for journal, _ in steps(tmp_path, 2):
-        if journal.rank == 1:
-            awaits_key(journal, thread=1)
-        in_loader(journal)
-    assert findings(tmp_path) == []
-
-
-def test_who_is_needed_by_nobody_while_others_get_on(tmp_path: Path) -> None:
-    """A controller may ask like that all day."""
-    for journal, _ in alive(steps(tmp_path, 3), UNTIL_S):
-        if journal.rank == 2:
-            awaits_key(journal)
-        else:
-            store = journal.prefix_store(1, "active")
-            active = journal.group(store=store, name="active", ranks=[0, 1])
-            call = journal.collective(active)
-            for n in range(3, 10 * UNTIL_S + 5):
-                journal.run(call, t=n * S // 10, d=MS, q=n - 2)
-    assert findings(tmp_path) == []
