@@ -6,11 +6,12 @@ the loop, a million calls are a handful of distinct steps.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from itertools import groupby
 
+from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.trace.values import dataclass
 
 Step = tuple[int, ...]
@@ -154,10 +155,7 @@ def _changed(a: AlignedSide, b: AlignedSide, unlike: set[int]) -> list[StreamDif
     """Calls whose n-th times have other arguments."""
     if a.arguments == b.arguments:
         return []
-    places: tuple[dict[int, list[int]], ...] = (defaultdict(list), defaultdict(list))
-    for side, of in zip((a, b), places, strict=True):
-        for i, token in enumerate(side.tokens):
-            of[token].append(i)
+    places = [together((token, i) for i, token in enumerate(side.tokens)) for side in (a, b)]
     found = []
     for token, ours in places[0].items():
         theirs = places[1].get(token)
@@ -166,13 +164,13 @@ def _changed(a: AlignedSide, b: AlignedSide, unlike: set[int]) -> list[StreamDif
         kinds = [{s.arguments[i] for i in at} for s, at in ((a, ours), (b, theirs))]
         if kinds[0] == kinds[1] or min(map(len, kinds)) > _VARYING:
             continue
-        pairs = [
-            (i, j) for i, j in zip(ours, theirs, strict=False) if a.arguments[i] != b.arguments[j]
-        ]
-        values = Counter((a.arguments[i], b.arguments[j]) for i, j in pairs)
-        for value, count in values.most_common(3):
-            i, j = next((i, j) for i, j in pairs if (a.arguments[i], b.arguments[j]) == value)
-            found.append(StreamDifference(CHANGED, (i, j), (count, count)))
+        pairs = together(
+            ((a.arguments[i], b.arguments[j]), (i, j))
+            for i, j in zip(ours, theirs, strict=False)
+            if a.arguments[i] != b.arguments[j]
+        )
+        most = sorted(pairs.values(), key=len, reverse=True)[:3]
+        found += [StreamDifference(CHANGED, of[0], (len(of), len(of))) for of in most]
     return found
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import polars as pl
 
 from disttrace.journal.format import ON_DEVICE
-from disttrace_viewer.analysis.sample import SETTERS
+from disttrace_viewer.analysis.sample import SETTERS, together
 from disttrace_viewer.merge.clock import JOINING, Met, Side, Ways, place, realign
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import JobTrace
@@ -72,15 +72,6 @@ class Exchanges:
         """Operations in collectives (all, or those of some): ``exchange``, ``group_rank`` and the
         columns of the operations table, ordered by exchange, then begin.
         """
-        return (
-            self.taking_part(exchanges)
-            .select("exchange", "group_rank", *self.trace.operations.columns)
-            .sort("exchange", "begin_ns", "process")
-            .collect()
-        )
-
-    def taking_part(self, exchanges: Iterable[int] | pl.Series | None) -> pl.LazyFrame:
-        """The same in no order, for callers that need few of these columns."""
         wanted = self.collectives.lazy()
         if exchanges is not None:
             kept = pl.Series("exchange", exchanges, dtype=pl.UInt32)
@@ -88,7 +79,13 @@ class Exchanges:
         keys = wanted.join(
             self._streams.lazy(), on=["group", "backend"], how="left", nulls_equal=True
         ).select("exchange", _EXCHANGE)
-        return self.collective_operations().join(keys, on="_exchange", how="inner")
+        return (
+            self.collective_operations()
+            .join(keys, on="_exchange", how="inner")
+            .select("exchange", "group_rank", *self.trace.operations.columns)
+            .sort("exchange", "begin_ns", "process")
+            .collect()
+        )
 
     @cached_property
     def messages(self) -> pl.DataFrame:
@@ -347,7 +344,6 @@ def _ways(trace: JobTrace) -> Ways:
         .sort(*keys, "t")
         .collect()
     )
-    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for first, second, _, t, bound in rows.iter_rows():
-        found.setdefault((first, second), []).append((t, bound))
-    return found
+    return together(
+        ((first, second), (t, bound)) for first, second, _, t, bound in rows.iter_rows()
+    )

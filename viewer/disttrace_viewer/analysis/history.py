@@ -14,14 +14,7 @@ import polars as pl
 
 from disttrace_viewer.analysis.delays import late
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.past import (
-    Joined,
-    Late,
-    Misfit,
-    Past,
-    Unwaited,
-    fits,
-)
+from disttrace_viewer.analysis.past import Joined, Late, Misfit, Past, Unwaited, fits
 from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.trace.model import Call, JobTrace
 from disttrace_viewer.trace.operation import GROUPED, Op, ops

@@ -48,8 +48,6 @@ class Late(NamedTuple):
     kind: str = "straggler"
     """Or ``late_sender``."""
     group: str | None = None
-    after: Frame | None = None
-    """The line at which its main thread communicated last before."""
     stacks: tuple[Stack, ...] = ()
     """Where its threads were seen."""
     apart: bool = False

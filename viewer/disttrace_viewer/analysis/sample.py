@@ -121,18 +121,15 @@ class Sample:
     @cached_property
     def streams(self) -> Mapping[Stream, Mapping[int, tuple[Op, ...]]]:
         """Kept collectives of each stream by group rank, by sequence number."""
-        found: dict[Stream, dict[int, list[Op]]] = {}
-        for op in self.ops:
-            call = op.call
-            if call.kind == "collective" and op.seq is not None and call.group_rank is not None:
-                stream = found.setdefault(call.stream, {})
-                stream.setdefault(call.group_rank, []).append(op)
-        kept = {
-            stream: {
-                r: tuple(sorted(ops, key=lambda op: op.seq or 0)) for r, ops in members.items()
-            }
-            for stream, members in found.items()
-        }
+        found = together(
+            ((op.call.stream, op.call.group_rank), op)
+            for op in self.ops
+            if op.call.kind == "collective" and op.seq is not None
+        )
+        kept: dict[Stream, dict[int, tuple[Op, ...]]] = {}
+        for (stream, rank), ops in found.items():
+            if rank is not None:
+                kept.setdefault(stream, {})[rank] = tuple(sorted(ops, key=lambda op: op.seq or 0))
         for (group, _), ranks in kept.items() if self.reported else ():
             for one, others in self.reported.get(-1 if group is None else group, {}).items():
                 if one in ranks:
@@ -143,11 +140,8 @@ class Sample:
         """Who has begun a collective, by group rank. Numbers rise in every member, so who has
         begun a later one has begun this one: a stand-in that is over shows it.
         """
-        found = {}
-        for rank, kept in self.streams.get(stream, {}).items():
-            if (kept[-1].seq or 0) >= seq:
-                found[rank] = stand_in(kept, seq)
-        return found
+        kept = self.streams.get(stream, {}).items()
+        return {rank: stand_in(of, seq) for rank, of in kept if (of[-1].seq or 0) >= seq}
 
     @cached_property
     def message_streams(self) -> Mapping[tuple[str, MessageStream], tuple[Op, ...]]:

@@ -9,14 +9,7 @@ from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.process_ends import ALIVE, RUNNING, SILENT
 from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.evidence.endings import end_of
-from disttrace_viewer.evidence.wait import (
-    MOVES,
-    SPINS,
-    STANDS,
-    RankActivity,
-    activity,
-    deadline,
-)
+from disttrace_viewer.evidence.wait import MOVES, SPINS, STANDS, RankActivity, activity, deadline
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding
 from disttrace_viewer.findings.rules.communicator_creation import is_start

@@ -245,12 +245,11 @@ def _ranks(case: Case, indices: Sequence[int], group: str | None = None) -> list
 def coverage(case: Case) -> dict[str, Any]:
     """What was read, what is missing, and what could not be seen."""
     errors = [clock.error_ns for clock in case.trace.clocks]
-    sentences: dict[str, None] = {}
-    for one in case.trace.processes:
-        sentences.update(dict.fromkeys(one.versions.get("not_captured") or ()))
-        sentences.update(dict.fromkeys(one.notes))
-    if not case.past.known:
-        sentences[NO_HISTORY] = None
+    not_captured = [
+        sentence
+        for one in case.trace.processes
+        for sentence in (*(one.versions.get("not_captured") or ()), *one.notes)
+    ] + ([] if case.past.known else [NO_HISTORY])
     counts = case.sample.counts
     return {
         "journals": [
@@ -266,7 +265,7 @@ def coverage(case: Case) -> dict[str, Any]:
         "missing_ranks": list(missing_ranks(case.trace)),
         "dropped": sum(d.operations or 0 for one in case.trace.processes for d in one.dropped),
         "clock_error_ns": max((e for e in errors if e != UNKNOWN_NS), default=0),
-        "not_captured": list(sentences),
+        "not_captured": list(dict.fromkeys(not_captured)),
         "problems": [problem.sentence for problem in case.trace.problems],
         "other_jobs": [job.id for job in case.trace.other_jobs if job.id not in case.judged_too],
     }

@@ -252,17 +252,14 @@ def fold(case: Case) -> tuple[RuleFinding, ...]:
 def _consequence_sentences(
     case: Case, finding: RuleFinding, explained: Iterable[Wait], ends: Iterable[int]
 ) -> list[str]:
-    trace, evidence = case.trace, case.evidence
+    trace, evidence, failed = case.trace, case.evidence, finding.kind == "process_failed"
     waits: dict[tuple[bool, str], list[int]] = {}
     groups: dict[str, int | None] = {}
     for wait in explained:
-        if wait.exchange in finding.scope.exchanges:
-            continue
-        if wait.process in finding.waiting and finding.kind != "process_failed":
-            continue
-        if (wait.stream, wait.op.seq) == finding.scope.stream:
+        in_it = wait.exchange in finding.scope.exchanges
+        if in_it or (wait.stream, wait.op.seq) == finding.scope.stream:
             continue  # the finding tells of it
-        if wait.process in finding.waiting and not finding.culprits:
+        if wait.process in finding.waiting and not (failed and finding.culprits):
             continue
         over = wait.op.error is not None or evidence.ends[wait.process].over
         what = f"{sentences.operation(trace, wait.op)}{sentences.aside(frame(wait.op))}"
@@ -273,16 +270,13 @@ def _consequence_sentences(
         f" {'waited' if over else 'wait' if len(who) > 1 else 'waits'} in {what}."
         for (over, what), who in waits.items()
     ]
-    ended: dict[str, list[int]] = {}
-    for process in ends:
-        end = evidence.ends[process]
-        if process in case.cut_off:
-            continue  # ended from outside when all was over: no consequence of anything here
-        no_culprit = finding.kind == "process_failed" and not finding.culprits
-        if no_culprit and process in finding.waiting:
-            continue  # the finding is about them
-        if process not in finding.culprits and end.how != CLEAN:
-            ended.setdefault(pattern(end_of(evidence, process)), []).append(process)
+    # Those of which it tells; and who was ended from outside when all was over follows from none.
+    apart = {*case.cut_off, *(finding.culprits or (finding.waiting if failed else ()))}
+    ended = together(
+        (pattern(end_of(evidence, process)), process)
+        for process in ends
+        if process not in apart and evidence.ends[process].how != CLEAN
+    )
     reported += [
         f"{sentences.subject(trace, who)} {how_ended(end_of(evidence, who[0]), many=len(who) > 1)}."
         for who in ended.values()
@@ -293,16 +287,11 @@ def _consequence_sentences(
 def _uncaught(case: Case, finding: RuleFinding, reported: Iterable[str]) -> list[str]:
     """Uncaught exceptions of the named processes that no sentence of the finding quotes."""
     quoted = " ".join((finding.summary, *reported))
-    raised: dict[str, list[int]] = {}
-    known = set[str]()
-    for process in dict.fromkeys((*finding.culprits, *finding.waiting)):
-        end = end_of(case.evidence, process)
-        if end.failure is not None and not end.interrupted:
-            raised.setdefault(pattern(end), []).append(process)
-            if how_is_raised(end.failure) in quoted:
-                known.add(pattern(end))
+    ends = {p: end_of(case.evidence, p) for p in (*finding.culprits, *finding.waiting)}
+    failed = {p: one for p, end in ends.items() if (one := end.failure) and not end.interrupted}
+    raised = together((pattern(ends[process]), process) for process in failed)
     return [
-        f"{sentences.subject(case.trace, who)} {how_ended(end_of(case.evidence, who[0]))}."
-        for like, who in raised.items()
-        if like not in known
+        f"{sentences.subject(case.trace, who)} {how_ended(ends[who[0]])}."
+        for who in raised.values()
+        if not any(how_is_raised(failed[process]) in quoted for process in who)
     ]

@@ -20,6 +20,27 @@ from disttrace_viewer.trace.process import Clock, Frame, Process, Stack
 
 _AS_RECORDED = ("job_source", "boot_id", "parent", "cwd", "pid_ns", "time_ns", "ticks")
 _AS_DEFINED = ("rank", "local_rank", "world_size", "attempt", "versions", "env")
+_LISTED: dict[str, tuple[str, Any]] = {
+    "dropped": ("dropped", values.Dropped),
+    "workers": ("worker", values.Worker),
+    "sightings": ("seen", values.Sighting),
+    "troubles": ("trouble", values.Trouble),
+    "usage": ("activity", values.Usage),
+    "digests": ("digest", values.Digest),
+    "nonfinite": ("nonfinite", values.NonFinite),
+    "unreduced": ("unreduced", values.Unreduced),
+}
+"""By field of a process the records that it is made of, each of them a value."""
+_RENAMED = {
+    "thread": ("h", 0),
+    "pid": ("pid", 0),
+    "over_ns": ("over", 0),
+    "cpu_ns": ("cpu", 0),
+    "number": ("q", None),
+    "seq": ("q", None),
+    "value": ("v", None),
+}
+"""Fields of values by those of records, with what they are where these are not there."""
 _NO_SAMPLES: dict[int, values.StackSample] = {}
 _NO_THREADS: dict[int, str] = {}
 
@@ -31,17 +52,11 @@ def clocks_of(journals: Iterable[Journal]) -> tuple[dict[str, int], tuple[Clock,
     the reading of both times that was taken fastest is the best one. How far readings differ tells
     how far the wall clock was corrected meanwhile, which shifts all of them alike.
     """
-    found: dict[str, Clock | None] = {}
+    found: dict[str, list[Clock]] = {}
     for journal in journals:
-        key, own = _clock_key(journal), min(_readings(journal), key=_rank, default=None)
-        best = found.get(key)
-        if best is None or (own is not None and _rank(own) < _rank(best)):
-            found[key] = own
-    places = {key: place for place, key in enumerate(found)}
-    return places, tuple(best or _NO_CLOCK for best in found.values())
-
-
-_NO_CLOCK = Clock(offset_ns=0, error_ns=0)
+        found.setdefault(_clock_key(journal), []).extend(_readings(journal))
+    best = (min(of, key=_rank, default=Clock(offset_ns=0, error_ns=0)) for of in found.values())
+    return {key: place for place, key in enumerate(found)}, tuple(best)
 
 
 def _rank(clock: Clock) -> tuple[int, int]:
@@ -162,23 +177,30 @@ def process_of(
             if name in found:
                 found[name] = tuple(value) if isinstance(value, list) else value
         known = {
-            "t_ns": unix(item),
+            "t_ns": unix(item) - item.get("ago", 0),
+            "to_ns": unix(item, "to_t") if "to_t" in item else None,
             "stack": stack_of(journal, item.get("stack")),
             "group": definitions.group_id(item["group"]) or "" if "group" in item else "",
+            "left_journal": item.get("journal") is not False,
+            "code": _code(item),
+            **{name: item.get(name) or "?" for name in ("type", "how", "event", "state")},
+            **{name: item.get(key, default) for name, (key, default) in _RENAMED.items()},
         }
         return kind(**found | {name: known[name] for name in known if name in found} | more)
 
     def failure(item: Record) -> values.Failure:
-        type_, text = item.get("type") or "?", item.get("text") or ""
-        return made(  # type: ignore[no-any-return]
-            values.Failure, item, type=type_, text=text, thread=item.get("h", 0)
-        )
+        return made(values.Failure, item, text=item.get("text") or "")  # type: ignore[no-any-return]
 
     handled = {item.get("h", 0): item for item in listed["handling"]}
     start_ns = record.get("start_ns", to_unix(clocks[clock], t0))
     ended = definitions.exit
     known: dict[str, Any] = {name: record.get(name) for name in _AS_RECORDED}
     known |= {name: getattr(definitions, name) for name in _AS_DEFINED}
+    known |= {
+        name: tuple(made(type_, item) for item in listed[kind])
+        for name, (kind, type_) in _LISTED.items()
+    }
+    known["usage"] = tuple(one for one in known["usage"] if one.over_ns)
     return Process(
         id=journal.id,
         index=index,
@@ -189,7 +211,7 @@ def process_of(
         argv=tuple(record.get("argv") or ()),
         start_ns=start_ns,
         last_ns=max(start_ns, to_unix(clocks[clock], t0 + definitions.last_t)),
-        exit=None if ended is None else made(values.Exit, ended, how=ended.get("how") or "?"),
+        exit=None if ended is None else made(values.Exit, ended),
         failures=tuple(map(failure, listed["failure"])),
         handling=tuple(failure(item) for item in handled.values() if "type" in item),
         threads={
@@ -199,21 +221,6 @@ def process_of(
         or _NO_THREADS,
         latest_samples=_NO_SAMPLES,
         notes=tuple(item.get("text") or "" for item in listed["note"]),
-        dropped=tuple(
-            made(values.Dropped, item, to_ns=unix(item, "to_t") if "to_t" in item else None)
-            for item in listed["dropped"]
-        ),
-        workers=tuple(
-            made(
-                values.Worker,
-                item,
-                pid=item.get("pid", 0),
-                event=item.get("event") or "?",
-                code=_code(item),
-                left_journal=item.get("journal") is not False,
-            )
-            for item in listed["worker"]
-        ),
         node=next((item["node"] for item in listed["rendezvous"] if "node" in item), None),
         **known,
         settings=record.get("settings") or NONE,
@@ -223,28 +230,6 @@ def process_of(
         source=definitions.source.get("kind") or values.JOURNAL,
         lacks=frozenset(definitions.source.get("lacks") or ()),
         reports=tuple(one for one in definitions.source.get("reports") or () if "kind" in one),
-        sightings=tuple(
-            made(values.Sighting, item, state=item.get("state") or "?") for item in listed["seen"]
-        ),
-        troubles=tuple(
-            made(values.Trouble, item, t_ns=unix(item) - item.get("ago", 0))
-            for item in listed["trouble"]
-        ),
-        usage=tuple(
-            made(values.Usage, item, over_ns=item["over"], cpu_ns=item.get("cpu", 0))
-            for item in listed["activity"]
-            if item.get("over")
-        ),
-        digests=tuple(
-            made(values.Digest, item, number=item["q"], value=item["v"])
-            for item in listed["digest"]
-        ),
-        nonfinite=tuple(
-            made(values.NonFinite, item, seq=item["q"]) for item in listed["nonfinite"]
-        ),
-        unreduced=tuple(
-            made(values.Unreduced, item, over_ns=item["over"]) for item in listed["unreduced"]
-        ),
     )
 
 

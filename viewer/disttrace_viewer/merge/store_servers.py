@@ -135,11 +135,11 @@ def places_of(
         elif _kind(store) == "hash" or (_kind(store) == "unknown" and not store.name):
             keys[store.index] = ("hash", process.id, store.number)
         else:
-            pending.setdefault(_scope(store, process), []).append(store)
-    for scope, waiting in pending.items():
+            pending.setdefault(scope(store, process), []).append(store)
+    for where, waiting in pending.items():
         for together in clusters(waiting, lambda s: lives[s.process]):
             first = min(processes[s.process].id for s in together)
-            keys.update((s.index, (*scope, first)) for s in together)
+            keys.update((s.index, (*where, first)) for s in together)
     members: dict[str, list[Store]] = {}
     ids = {index: identifier(key) for index, key in keys.items()}
     for store in bases:
@@ -204,7 +204,10 @@ def _kind(store: Store) -> str:
     return kinds.get(store.type) or (scheme if scheme in kinds.values() else "unknown")
 
 
-def _scope(store: Store, process: Process) -> tuple[Hashable, ...]:
+def scope(store: Store, process: Process) -> tuple[Hashable, ...]:
+    """What makes two stores meet, whether or not the rendezvous came about: port and host (its own
+    boot for a loopback address), or a path.
+    """
     kind = _kind(store)
     if kind == "tcp":
         host = f"boot:{process.boot_id}" if is_loopback(store.host) else str(store.host).lower()
@@ -224,15 +227,9 @@ def _servers(
     listening = {(processes[s.process].id, s.port, s.number) for s in bases if s.server}
     claims: dict[int, list[Store]] = {}
     for store in bases:
-        parent = processes[store.process].parent
-        if (
-            store.server
-            and store.port is not None
-            and (
-                processes[store.process].role != "child"
-                or (parent, store.port, store.number) not in listening
-            )
-        ):
+        one = processes[store.process]
+        copied = one.role == "child" and (one.parent, store.port, store.number) in listening
+        if store.server and store.port is not None and not copied:
             claims.setdefault(store.port, []).append(store)
     dials = {(s.process, s.port): s.number for s in bases if not s.server}
 

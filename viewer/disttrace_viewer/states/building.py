@@ -21,22 +21,8 @@ from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.surveying import Survey
 from disttrace_viewer.merge.tables import ByIdentity, Calls
 from disttrace_viewer.states.history import History, courses_differ
-from disttrace_viewer.states.state import (
-    Merged,
-    OpRow,
-    State,
-    WaitsWith,
-    journal_of,
-    survey,
-)
-from disttrace_viewer.trace.model import (
-    Group,
-    JobTrace,
-    Key,
-    Member,
-    Reported,
-    Stream,
-)
+from disttrace_viewer.states.state import Merged, OpRow, State, WaitsWith, journal_of, survey
+from disttrace_viewer.trace.model import Group, JobTrace, Key, Member, Reported, Stream
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Problem, Stack, StackSample
 from disttrace_viewer.trace.values import replace

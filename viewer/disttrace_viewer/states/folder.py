@@ -182,22 +182,12 @@ def reduced(
         yield part or StateBatch(None, 0, tuple(one.base for one in tasks[number]))
 
 
-def of_journals(
-    paths: Sequence[str | Files],
-    *,
-    window: int | None = None,
-    history: bool = False,
-    engine: Engine = here,
-    batch: int = BATCH,
-    progress: Progress | None = None,
-) -> Merged:
-    """The merged states of all journals below ``paths``; ``history``: as of ``reduced``."""
+def of_journals(paths: Sequence[str | Files], **options: Any) -> Merged:
+    """The merged states of all journals below ``paths``; ``options``: those of ``reduced``."""
     found: list[State] = []
     unread: list[str] = []
     shared: dict[str, Any] = {}
-    for part in reduced(
-        paths, window=window, history=history, engine=engine, batch=batch, progress=progress
-    ):
+    for part in reduced(paths, **options):
         if part.states is not None:
             found += unpack(part.states, shared)
         unread += part.lost

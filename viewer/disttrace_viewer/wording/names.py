@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from disttrace.journal.code_files import in_package
-from disttrace_viewer.analysis.sample import innermost
+from disttrace_viewer.analysis.sample import innermost, together
 from disttrace_viewer.trace.model import Call, Group, JobTrace
 from disttrace_viewer.trace.process import Process, Stack
 from disttrace_viewer.trace.values import dataclass
@@ -50,14 +50,11 @@ class Names:
 
     def processes(self, indices: Iterable[int]) -> str:
         """``ranks 0-3, 7``, ``agent 4711``, ``A ranks 0, 1; B rank 1``."""
-        ranks: dict[str, list[int]] = {}
-        others: list[str] = []
-        for index in indices:
-            process = self.trace.processes[index]
-            if process.rank is None:
-                others.append(self.process(index))
-            else:
-                ranks.setdefault(self.letters.get(process.job, ""), []).append(process.rank)
+        chosen = [self.trace.processes[index] for index in indices]
+        others = [self.process(one.index) for one in chosen if one.rank is None]
+        ranks = together(
+            (self.letters.get(one.job, ""), one.rank) for one in chosen if one.rank is not None
+        )
         found = [
             f"{letter} {_ranks(members)}" if letter else _ranks(members)
             for letter, members in sorted(ranks.items())
@@ -149,17 +146,13 @@ def _short(trace: JobTrace, process: Process, letters: Mapping[str, str]) -> str
 
 def lanes_of(names: Names, wanted: Iterable[int]) -> tuple[Lane, ...]:
     """By job, agents first, then ranks; restarts share a lane, and so do neighbours of many."""
-    trace = names.trace
-    kept: dict[tuple[str, bool, int, str], list[int]] = {}
-    for index in wanted:
-        process = trace.processes[index]
-        key = (
-            names.letters.get(process.job, ""),
-            not process.is_agent,
-            process.rank if process.rank is not None else 1 << 30,
-            "" if process.rank is not None else process.id,
-        )
-        kept.setdefault(key, []).append(index)
+
+    def place(process: Process) -> tuple[str, bool, int, str]:
+        """In the order of lanes, and equal for those of one."""
+        whose = (1 << 30, process.id) if process.rank is None else (process.rank, "")
+        return (names.letters.get(process.job, ""), not process.is_agent, *whose)
+
+    kept = together((place(names.trace.processes[index]), index) for index in wanted)
     single = [tuple(kept[key]) for key in sorted(kept)]
     share = -(-len(single) // LANES) if single else 1
     buckets = [single[i : i + share] for i in range(0, len(single), share)]
@@ -282,14 +275,9 @@ def first_runs(numbers: Sequence[int], most: int) -> tuple[list[str], int]:
 
 def _counted_runs(numbers: Iterable[int]) -> list[tuple[str, int]]:
     """Numbers in their order, each run of three or more as one (``0-3``), and its length."""
-    found: list[list[int]] = []
-    for value in numbers:
-        if found and value == found[-1][-1] + 1:
-            found[-1].append(value)
-        else:
-            found.append([value])
     words: list[tuple[str, int]] = []
-    for run in found:
+    for _, places in itertools.groupby(enumerate(numbers), lambda place: place[1] - place[0]):
+        run = [number for _, number in places]
         long = len(run) > 2
         words += [(f"{run[0]}-{run[-1]}", len(run))] if long else [(str(n), 1) for n in run]
     return words
