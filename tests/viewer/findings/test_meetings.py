@@ -44,10 +44,10 @@ def test_a_store_for_more_clients_than_there_are_ranks(tmp_path: Path) -> None:
         else:
             for number in journal.join(100 * MS, 4)[::-1]:
                 journal.end(number, MS)
-    keys = {"certainty": "likely", "absent_ranks": (), "settles": ()}
-    found = finds(tmp_path, "rendezvous_incomplete", [], **keys)
-    assert "(ranks 0-2); the world size is 3, so that no further rank can come." in found.summary
-    assert "Compare the world_size of this store" in (found.hint or "")
+    found = finds(
+        tmp_path, "rendezvous_incomplete", [], certainty="likely", absent_ranks=(), look=all_gone
+    )
+    assert "3 of 4 have arrived (ranks 0-2); no journal of rank 3 was found." in found.summary
 
 
 def test_what_cpp_code_awaits_in_the_store_is_part_of_the_mesh(tmp_path: Path) -> None:

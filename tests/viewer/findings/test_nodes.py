@@ -343,7 +343,6 @@ def test_one_that_hung_before_it_used_torch(tmp_path: Path) -> None:
         look=all_gone,
     )  # fmt: skip
     assert "rank 1 was started (pid 601) and had not used torch.distributed until" in found.summary
-    assert "before they use torch.distributed: an import" in (found.hint or "")
 
 
 def test_a_job_that_never_used_it_is_well(tmp_path: Path) -> None:

@@ -494,14 +494,3 @@ def test_who_ends_before_its_device_is_missing_there(tmp_path: Path, first_is_ov
     assert found.summary.startswith(
         "Rank 2 ended before all_reduce #2 of the default group was over on its device: ranks 0, 1"
     )
-
-
-@pytest.mark.parametrize("parted", [True, False])
-def test_who_has_parted_left_its_loop_earlier(tmp_path: Path, *, parted: bool) -> None:
-    """It uploads its model meanwhile: no data loader, and no lock."""
-    for journal, _ in hang_without(tmp_path, 2, 0):
-        if parted:
-            journal.end(destroy(journal, 200 * MS), MS)
-        journal.stand(1 * S, "/src/train.py", 50, "upload")
-    found = finds(tmp_path, "missing_participant", [0])
-    assert ("uneven inputs" in (found.hint or "")) is parted

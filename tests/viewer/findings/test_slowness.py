@@ -55,28 +55,6 @@ def test_a_slow_start_is_no_habit(tmp_path: Path, late: set[int], told: int) -> 
     assert [f.kind for f in findings(tmp_path, look=all_gone)] == ["straggler"] * told
 
 
-def test_a_straggler_whose_call_a_pool_makes_has_the_line_before(tmp_path: Path) -> None:
-    """Rank 1 pauses after a call of the main thread, before one that a pool makes."""
-    let_go = 200 * MS
-    jobs = steps(tmp_path, 3)
-    pool = ("/usr/lib/python3.11/concurrent/futures/thread.py", 58, "run")
-    for number in range(3, 23):
-        for journal, group in jobs:
-            mine = journal.collective(group)
-            theirs = journal.collective(group, stack=journal.stack(pool))
-            late = 300 * MS * (journal.rank == 1 and number % 5 == 3)
-            last = let_go + 5 * MS + 300 * MS * (number % 5 == 3)
-            journal.run(mine, t=let_go, d=MS, q=2 * number - 3)
-            journal.run(theirs, t=let_go + 4 * MS + late, d=last - let_go - 4 * MS - late,
-                        q=2 * number - 2, h=1)  # fmt: skip
-        let_go = last + MS
-    for journal, _ in jobs:
-        journal.leave(let_go + MS)
-    found = finds(tmp_path, "straggler", [1], look=all_gone)
-    assert "in 4 of 20 cases after train.py:10 in main;" in found.summary
-    assert [(where.file, where.line) for where in found.locations] == [("train.py", 10)]
-
-
 def test_two_equally_slow_ranks_are_both_found(tmp_path: Path) -> None:
     """Each of them is late, although neither makes the other wait; told in one order each time."""
     late_steps(tmp_path, {1: LATE, 3: LATE}, world_size=5)

@@ -21,9 +21,7 @@ import polars as pl
 from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.past import Late
-from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.trace.model import JobTrace
-from disttrace_viewer.trace.process import Frame
 
 LEAST_NS = 5_000_000
 """Own delays below this are noise of the machine."""
@@ -58,21 +56,10 @@ def late(exchanges: Exchanges) -> Iterator[Late]:
             yield one._replace(
                 kind=kind,
                 group=trace.group_id(one.call),
-                after=_before(trace, one),
                 stacks=tuple(s.stack for s in trace.processes[one.process].samples if s.stack),
                 apart=apart,
                 error_ns=sum(trace.clocks[c].error_ns for c in clocks) if apart else 0,
             )
-
-
-def _before(trace: JobTrace, late: Late) -> Frame | None:
-    """The line at which the main thread communicated last before a process was late first."""
-    made = trace.operations.filter(
-        (pl.col("process") == late.process)
-        & (pl.col("thread") == 0)
-        & (pl.col("begin_ns") < late.first_ns)
-    )
-    return innermost(trace.stack(made.sort("number")["call"][-1])) if made.height else None
 
 
 def own_delays(exchanges: Exchanges) -> pl.LazyFrame:

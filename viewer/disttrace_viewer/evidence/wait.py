@@ -211,19 +211,19 @@ _STARTS = 64
 
 
 def ring(edges: Mapping[int, Iterable[int]], members: Sequence[int]) -> list[int]:
-    """A shortest cycle within members through one of the first of them, from that one on."""
-    inside = {*members}
-    inner = {p: inside.intersection(edges.get(p, ())) for p in members}
+    """A shortest cycle within members from one of the first of them on; of several the first."""
+    place = {p: at for at, p in enumerate(members)}
+    inner = {p: sorted(place.keys() & {*edges.get(p, ())}, key=place.__getitem__) for p in members}
     ways = [way for start in members[:_STARTS] if (way := _around(inner, start))]
     return min(ways, key=len, default=[])
 
 
-def _around(edges: Mapping[int, Iterable[int]], start: int) -> list[int]:
+def _around(edges: Mapping[int, Sequence[int]], start: int) -> list[int]:
     """A shortest way from a node back to it; empty where there is none."""
     before = {start: start}
     reached = [start]
     for process in reached:
-        for target in sorted(edges[process]):
+        for target in edges[process]:
             if target == start:
                 way = [process]
                 while way[-1] != start:

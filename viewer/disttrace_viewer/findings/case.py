@@ -346,12 +346,8 @@ class Case:
 
     def own_failures(self) -> list[int]:
         """Processes that failed by themselves and are not explained, by time."""
-        found = [
-            index
-            for index, end in enumerate(self.ends)
-            if end.how == OWN and index not in self.end_owner
-        ]
-        return sorted(found, key=lambda i: self.ends[i].t_ns)
+        found = (p for p, e in enumerate(self.ends) if e.how == OWN and p not in self.end_owner)
+        return sorted(found, key=lambda p: self.ends[p].t_ns)
 
     def knows(self, what: str, processes: Iterable[int]) -> bool:
         """Whether the evidence of all these tells of something: else its absence proves nothing."""

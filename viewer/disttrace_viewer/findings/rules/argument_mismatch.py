@@ -122,20 +122,19 @@ def _one_call(case: Case, found: Disagreement) -> str | None:
     *runs, last = [(place, len([*same])) for place, same in groupby(before)]
     if last in runs:  # it is over, as that of a composite or of a loop
         before = [place for place, _ in (*runs, last)]
-    usual, here, there = _after(before, before[-1]), site(one.call), site(two.call)
+    usual, ways = _after(before, before[-1]), [(one, two, ones, twos), (two, one, twos, ones)]
     # Who is where the others would be after their call has left that one out.
-    if usual == here and _after(before, here) == there:
-        return _one_more(case, one, two, ones, twos, surely=True)
-    if usual == there and _after(before, there) == here:
-        return _one_more(case, two, one, twos, ones, surely=True)
+    for op, instead, who, others in ways:
+        if usual == site(op.call) and _after(before, usual) == site(instead.call):
+            return _one_more(case, op, instead, who, others, surely=True)
     # What was never made before, or just now, may be too many, or the other one was left out.
-    ahead = usual == there and (here not in before or here == before[-1])
-    behind = usual == here and (there not in before or there == before[-1])
-    if not ahead and not behind and {here, there} <= {*before}:  # then a majority decides
-        ahead, behind = len(ones) < len(twos), len(ones) > len(twos)
-    if ahead:
-        return _one_more(case, one, two, ones, twos)
-    return _one_more(case, two, one, twos, ones) if behind else None
+    for op, instead, who, others in ways:
+        here = site(op.call)
+        if usual == site(instead.call) and (here not in before or here == before[-1]):
+            return _one_more(case, op, instead, who, others)
+    if len(ones) == len(twos) or not {site(one.call), site(two.call)} <= {*before}:
+        return None
+    return _one_more(case, *min(ways, key=lambda way: len(way[2])))  # a majority decides
 
 
 def _before(case: Case, one: Op, two: Op) -> list[Site] | None:
@@ -189,14 +188,13 @@ def _one_more(
 
 def _inside(case: Case, found: Disagreement) -> frozenset[int]:
     """Members that were inside the exchange, or in a later one of the stream, when they ended."""
-    inside = set()
-    for op in found.members.values():
-        end = case.evidence.ends[op.process]
+
+    def ended_there(op: Op) -> bool:
         last = case.last(op.process)
         in_stream = last is not None and last.call.group == found.group
-        if op.status != "ok" or (in_stream and end.over):
-            inside.add(op.process)
-    return frozenset(inside)
+        return op.status != "ok" or (in_stream and case.ends[op.process].over)
+
+    return frozenset(op.process for op in found.members.values() if ended_there(op))
 
 
 def _parameters(found: Disagreement) -> dict[int, tuple[list[str], list[str]]]:

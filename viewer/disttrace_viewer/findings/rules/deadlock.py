@@ -9,7 +9,7 @@ from disttrace_viewer.analysis.sample import message_stream, site, together
 from disttrace_viewer.evidence.wait import COLLECTIVE, KEY, MESSAGE, Wait, cycles, ring
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
-from disttrace_viewer.findings.rules import outside, swallowed, unmatched
+from disttrace_viewer.findings.rules import outside, unmatched
 from disttrace_viewer.findings.rules.unmatched import question
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
@@ -24,13 +24,13 @@ def find(case: Case) -> Iterator[RuleFinding]:
     Those first that wait for others as well: each is a fault by itself, and what follows from one
     that was reported is not repeated.
     """
-    held: dict[int, list[Wait]] = {}
-    for wait in case.open():
-        if wait.any_of and wait.absent:
-            continue
-        if wait.any_of and any(case.outside(p) and not case.clean(p) for p in wait.targets):
-            continue  # one of several may come
-        held.setdefault(wait.process, []).append(wait)
+
+    def one_may_come(wait: Wait) -> bool:
+        return wait.any_of and (
+            bool(wait.absent) or any(case.outside(p) and not case.clean(p) for p in wait.targets)
+        )
+
+    held = together((wait.process, wait) for wait in case.open() if not one_may_come(wait))
     for part in cycles(_graph(wait for waits in held.values() for wait in waits)):
         members = tuple(sorted(node for node in part if node >= 0))
         waits = [
@@ -39,11 +39,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
             for w in held[p]
             if not frozenset(members).isdisjoint(w.targets)
         ]
-        facing = unmatched.facing(case, waits)
-        if facing is not None:
-            yield facing
-        else:
-            yield _finding(case, members, waits)
+        yield unmatched.facing(case, waits) or _finding(case, members, waits)
 
 
 def _graph(waits: Iterable[Wait]) -> dict[int, Sequence[int]]:
@@ -64,14 +60,8 @@ def _graph(waits: Iterable[Wait]) -> dict[int, Sequence[int]]:
 def _ring(waits: Iterable[Wait]) -> list[int]:
     """The processes of a shortest cycle, from the one whose wait comes first on."""
     graph = _graph(waits)
-    place = {node: number for number, node in enumerate(n for n in graph if n >= 0)}
-    order = [*place, *(node for node in graph if node < 0)]
-    edges = {
-        place.get(node, node): [place.get(t, t) for t in graph[node] if t in graph]
-        for node in order
-    }
-    found = ring(edges, [place.get(node, node) for node in order])
-    return [order[node] for node in found if node >= 0]
+    order = sorted(graph, key=lambda node: node < 0)  # processes in the order of their waits
+    return [node for node in ring(graph, order) if node >= 0]
 
 
 def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleFinding:
@@ -87,7 +77,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
     first = min(waits, key=lambda w: w.op.begin_ns)
     apart = _beside(case, waits)
     skipped = None if apart else _skipped(case, waits)
-    finding = RuleFinding(
+    return RuleFinding(
         kind="deadlock",
         summary=summary(case, edges),
         because=why(
@@ -115,7 +105,6 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
         at_ns=first.op.begin_ns,
         scope=Scope.of(waits, roots=members),
     )
-    return swallowed.with_raised(case, finding, _swallowed(case, waits))
 
 
 def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
@@ -145,20 +134,6 @@ def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
             )
             return (wait, other) if through and sent else None
     return None
-
-
-def _swallowed(case: Case, waits: Sequence[Wait]) -> list[Op]:
-    """The calls by which members would have come, had they not raised before they went on."""
-    raised: dict[int, Op] = {}
-    waiting = together((wait.process, wait) for wait in waits if wait.kind == COLLECTIVE)
-    inside = {wait.exchange: wait for of in waiting.values() for wait in of}
-    for wait in inside.values():  # one for all who wait in it
-        others = (other for target in wait.targets for other in waiting.get(target, ()))
-        for other in (one for one in others if one.stream != wait.stream):
-            call = swallowed.find(case, other.process, [wait.op], other.op)
-            if call is not None:
-                raised[other.process] = call
-    return [*raised.values()]
 
 
 def _beside(case: Case, waits: Sequence[Wait]) -> list[int]:

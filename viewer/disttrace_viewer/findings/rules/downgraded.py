@@ -117,20 +117,16 @@ def _traced(finding: RuleFinding, attempt: int | None, store: Op | None) -> Rule
 
 def _left_over(case: Case) -> Iterator[Op]:
     """Constructors of stores whose file was written before the first who uses it had begun."""
-    began: dict[tuple[str, str], int] = {}
-    for store in case.trace.stores:
-        one = case.trace.processes[store.process]
-        if one.index in case.evidence.followed:
-            continue
-        key = store.place, one.job  # two runs are in one place where clocks do not part them
-        began[key] = min(began.get(key, one.start_ns), one.start_ns)
+    processes, gone = case.trace.processes, case.evidence.followed
+    # Two runs are in one place where clocks do not part them.
+    users = [(one.place, processes[one.process]) for one in case.trace.stores]
+    starts = together(((place, p.job), p.start_ns) for place, p in users if p.index not in gone)
+    began = {key: min(of) for key, of in starts.items()}
     for op, store in case.rendezvous.constructors:
         written = op.call.args.get("written")
-        if op.call.op != "FileStore" or not isinstance(written, int):
+        if op.call.op != "FileStore" or not isinstance(written, int) or op.process in gone:
             continue
-        if op.process in case.evidence.followed:
-            continue
-        if written < began[store.place, case.trace.processes[op.process].job]:
+        if written < began[store.place, processes[op.process].job]:
             yield op
 
 
@@ -185,8 +181,7 @@ def overcome(case: Case, finding: RuleFinding) -> RuleFinding:
 
 def attempts(case: Case, finding: RuleFinding) -> tuple[int | None, int | None]:
     """The attempt of all concerned, and the last one that all their launchers began after it."""
-    concerned = [case.trace.processes[i] for i in _concerned(finding)]
-    own = {p.attempt for p in concerned}
+    own = {case.trace.processes[i].attempt for i in (*finding.culprits, *finding.waiting)}
     if len(own) != 1 or None in own:
         return None, None
     (attempt,) = own
@@ -200,7 +195,7 @@ def _went_on(case: Case, finding: RuleFinding) -> int | None:
     well itself: a sweep in which a trial failed, by which it did not. No launcher is one: its end
     counts its attempts.
     """
-    concerned = [case.trace.processes[i] for i in _concerned(finding)]
+    concerned = [case.trace.processes[i] for i in (*finding.culprits, *finding.waiting)]
     parents = {one.parent for one in concerned}
     starter = case.trace.by_id.get(parents.pop() or "") if len(parents) == 1 else None
     if starter is None or starter.is_agent or case.ends[starter.index].how != CLEAN:
@@ -235,7 +230,7 @@ def _launchers(case: Case, finding: RuleFinding) -> set[str]:
     place those count that started the others of that attempt, as a job may go on with fewer nodes.
     """
     trace = case.trace
-    concerned = [trace.processes[i] for i in _concerned(finding)]
+    concerned = [trace.processes[i] for i in (*finding.culprits, *finding.waiting)]
     found = {one.parent or "" for one in concerned}
     if not any(_killed_in(case, one.parent, one.attempt) for one in concerned):
         return found
@@ -255,10 +250,6 @@ def _killed_in(case: Case, launcher: str | None, attempt: int | None) -> bool:
 def _last(trace: JobTrace, launcher: str) -> int:
     """The last attempt that a launcher began."""
     return max(trace.processes[i].attempt or 0 for i in trace.children[launcher])
-
-
-def _concerned(finding: RuleFinding) -> tuple[int, ...]:
-    return (*finding.culprits, *finding.waiting)
 
 
 KINDS = OF_ABSENCE | {"store_key_missing"}

@@ -9,7 +9,7 @@ import re
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence, Set
 from functools import partial
 
-from disttrace_viewer.analysis.sample import innermost, together
+from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.wait import COLLECTIVE, MESSAGE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
@@ -17,7 +17,6 @@ from disttrace_viewer.findings.finding import ERROR, WARNING, RuleFinding, Scope
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.values import replace
 from disttrace_viewer.wording import sentences
 
@@ -263,9 +262,7 @@ def _mismatch(
     )
 
 
-_WRAPPERS = ("wrapper", "inner", "_fn")
-"""Functions of torch that stand between the user's call and the one that was called."""
-_TEXT = re.compile(r"(?:Global|Group) rank (-?\d+) is not part of group", re.IGNORECASE)
+_TEXT = re.compile(r"(?:Global|Group) rank (-?[0-9]{1,9}) is not part of group", re.IGNORECASE)
 _ITSELF = re.compile(r"rank should not be the same as the rank of the current process")
 """Torch's error for a message to oneself; a group rank, taken for a global one, may be that."""
 _TO_ITSELF = re.compile(r"Invalid destination rank")
@@ -316,10 +313,8 @@ def _inherited(case: Case, wait: Wait) -> RuleFinding | None:
 
 def _named(case: Case, process: int, text: str) -> int | None:
     """The rank that an error states is wrong; None for other errors."""
-    match = _TEXT.search(text)
-    if match:
-        number = whole(match[1].removeprefix("-"))
-        return number if number is None or match[1][0] != "-" else -number
+    if match := _TEXT.search(text):
+        return int(match[1])
     return case.trace.processes[process].rank if _ITSELF.search(text) else None
 
 
@@ -380,16 +375,11 @@ def _may_mean_another(case: Case, process: int, rank: int) -> bool:
 
 
 def _operation(case: Case, process: int) -> str | None:
-    """The call that was refused: its own record's, else torch's function that the user called."""
+    """The call that was refused, where it has a record."""
     last = case.last(process)
     if last is not None and last.error is not None and _TEXT.search(last.error):
         return last.call.op
-    failure = case.ends[process].failure
-    raised = None if failure is None else innermost(failure.stack)
-    if failure is None or raised is None:
-        return None
-    inside = [frame.function for frame in failure.stack[: failure.stack.index(raised)]]
-    return next((name for name in reversed(inside) if name not in _WRAPPERS), None)
+    return None
 
 
 Where = Mapping[int, CodeLocation | None]

@@ -9,7 +9,6 @@ from disttrace.journal.code_files import is_library
 from disttrace_viewer.analysis.out_of_step import MOST_SHIFT
 from disttrace_viewer.analysis.process_ends import CLEAN, TOGETHER_NS
 from disttrace_viewer.analysis.sample import STAND_IN, Course, Site, site, together
-from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.wait import COLLECTIVE, RENDEZVOUS, Wait, Waits, given_up_ns
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
@@ -180,9 +179,8 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
     if not case.knows("position", sinks):
         return f"Look at what {does}: disttrace attach, or py-spy dump, while it hangs."
     native = wait.op.call.origin == "c++" and all(_left_the_loop(case, s) for s in sinks)
-    if native or all(case.clean(s) or _parted(case, s) for s in sinks):
-        kept = case.sample.of_process
-        issued = [op for p in (wait.process, *sinks) for op in kept.get(p, ())]
+    if native or all(map(case.clean, sinks)):
+        issued = (op for p in (wait.process, *sinks) for op in case.sample.of_process.get(p, ()))
         # DDP's reducer alone waits in C++, where none sees it.
         unseen = ("c++", COLLECTIVE, None)
         ddp = any((op.call.origin, op.call.kind, op.wait_begin_ns) == unseen for op in issued)
@@ -192,12 +190,6 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
             f" by an exception that is caught; use {use}drop_last."
         )
     return f"Look at what {does} there: a data loader, a lock, or code that only some ranks run."
-
-
-def _parted(case: Case, process: int) -> bool:
-    """Whether it has destroyed its groups, and communicated no more."""
-    last = case.last(process)
-    return last is not None and last.call.op == DRAINING and not last.pending
 
 
 def _left_the_loop(case: Case, process: int) -> bool:

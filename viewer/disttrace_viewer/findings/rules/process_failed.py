@@ -6,7 +6,6 @@ What passes on that communication broke is distinguished in ``analysis.process_e
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 
 from disttrace.journal.format import ABORTED, STOPPED
@@ -21,7 +20,7 @@ from disttrace_viewer.analysis.process_ends import (
     TOGETHER_NS,
     End,
 )
-from disttrace_viewer.analysis.sample import frame, innermost
+from disttrace_viewer.analysis.sample import frame, innermost, together
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.recorded import STUCK_NS
@@ -50,9 +49,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
     order = case.by_rank(left + _gone(case))
     order.sort(key=lambda p: case.ends[p].t_ns)
     place = {p: number for number, p in enumerate(order)}
-    same: defaultdict[object, list[int]] = defaultdict(list)
-    for process in order:
-        same[_signature(case, process)].append(process)
+    same = together((_signature(case, process), process) for process in order)
     received = set[int]()
     for first in order:
         if first in received or first in case.end_owner:
@@ -139,8 +136,7 @@ def _gone(case: Case) -> list[int]:
 
 def _singled_out(case: Case, process: int) -> bool:
     """Whether its launcher ended it alone, and all others, with journals, broke by its loss."""
-    workers = sum(p.is_rank for p in case.trace.processes)
-    workers += len(case.trace.elsewhere)
+    workers = sum(p.is_rank for p in case.trace.processes) + len(case.trace.elsewhere)
     size = max((group.size or 0 for group in case.trace.groups if group.default), default=0)
     return workers >= size and case.witnesses.noticed(process)
 

@@ -14,7 +14,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.findings.rules.communicator_creation import may_come
-from disttrace_viewer.merge.store_servers import is_loopback
+from disttrace_viewer.merge.store_servers import scope
 from disttrace_viewer.trace.model import JobTrace, Store
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.values import dataclass
@@ -29,7 +29,6 @@ class Join:
     op: Op
     store: Store
     address: Hashable
-    """Where it means to meet: port and host (its own boot for a loopback address), or a path."""
     rank: int | None
     world_size: int | None
     open: bool
@@ -64,12 +63,8 @@ def joins(case: Case, *, by_hand: bool = False) -> Iterator[Join]:
 
 
 def address(case: Case, store: Store) -> Hashable:
-    """What makes two stores meet, whether or not the rendezvous came about."""
-    process = case.trace.processes[store.process]
-    if store.path is not None:
-        return ("file", store.path)
-    host = process.boot_id if is_loopback(store.host) else str(store.host).lower()
-    return ("tcp", host, store.port)
+    """Where a store means to meet others."""
+    return scope(store, case.trace.processes[store.process])
 
 
 def find_duplicates(case: Case) -> Iterator[RuleFinding]:
@@ -284,21 +279,16 @@ def _where_others_are(
     One that all clients had reached before they dialled elsewhere, and where no other is now,
     was left for another rendezvous.
     """
-    newest, here = _newest(case), {op.process for op, _ in clients}
-    found: tuple[Op, Store, set[int]] | None = None
+    here, found = {op.process for op, _ in clients}, list[tuple[Op, Store, set[int]]]()
+    made = [(o, address(case, s)) for o, s in _of_tcp(case)]
+    newest = {o.process: where for o, where in made}
     for op, store in listeners:
         where = address(case, store)
-        others = {p for p, (_, s) in newest.items() if address(case, s) == where}
-        there = {op.process} | others - here
-        if len(there) == 1 and here <= {
-            op.process
-            for op, store in _of_tcp(case)
-            if op.status == "ok" and address(case, store) == where
-        }:
-            continue
-        if found is None or len(there) > len(found[2]):
-            found = op, store, there
-    return found
+        met = {o.process for o, at in made if at == where and o.status == "ok"}
+        there = {op.process} | {p for p, at in newest.items() if at == where} - here
+        if len(there) > 1 or not here <= met:
+            found.append((op, store, there))
+    return max(found, key=lambda one: len(one[2]), default=None)
 
 
 def _newest(case: Case) -> dict[int, tuple[Op, Store]]:

@@ -94,9 +94,8 @@ def _finding(
     top = case.evidence.top(wait.op)
     # A rank that requests something of another one is on its way here, once it has the answer.
     away = [s for s in sinks if case.at_work(s) is None]
-    world_size = _world_size(case, wait)
-    hopeless = elsewhere or ended or world_size is not None
-    start = not hopeless and may_come(case, same, sinks)
+    size = case.trace.processes[wait.process].world_size
+    start = not (elsewhere or ended) and may_come(case, same, sinks)
     return RuleFinding(
         kind="rendezvous_incomplete",
         severity=NOTE if start else ERROR,
@@ -116,7 +115,10 @@ def _finding(
         else ()
         if start
         else late_arrivals.answerable(late_arrivals.held_up_by(case, wait), away),
-        absent_ranks=() if start or elsewhere or world_size is not None else wait.absent,
+        # A store may be made for more clients than there are ranks.
+        absent_ranks=()
+        if start or elsewhere
+        else tuple(rank for rank in wait.absent if size is None or rank < size),
         waiting=tuple(who),
         op=top.call.op,
         locations=case.evidence.locations(w.op for w in (*same, *elsewhere))
@@ -124,7 +126,7 @@ def _finding(
         at_ns=wait.op.begin_ns,
         scope=Scope.of((*same, *elsewhere), roots=sinks, absent=wait.absent),
         settles=(f"{outside.journals(lost)}, if started",)
-        if lost and world_size is None
+        if lost
         else ()
         if elsewhere
         else outside.settles(case, sinks, early=early),
@@ -137,31 +139,13 @@ def _unseen(case: Case, wait: Wait) -> Mapping[int, Unseen]:
     return {r: one for r in wait.absent if (one := unseen.get((attempt, r))) is not None}
 
 
-def _world_size(case: Case, wait: Wait) -> int | None:
-    """The job's, where a store is made for more clients than that."""
-    size = case.trace.processes[wait.process].world_size
-    beyond = size is not None and bool(wait.absent) and min(wait.absent) >= size
-    return size if beyond and wait.op.call.op == "TCPStore" else None
-
-
 def _hint(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) -> str:
-    if _world_size(case, wait) is not None and not elsewhere:
-        return (
-            "Compare the world_size of this store with the number of processes that make it, the"
-            " one that serves it included: it waits until so many have connected."
-        )
     if (stopped := outside.stopped_hint(case, sinks)) is not None:
         return stopped
     if elsewhere:
         return "Give all of them one store (init_method, MASTER_ADDR and MASTER_PORT) and prefix."
     if not wait.absent:
         return "See what these ranks do before they join."
-    unseen = _unseen(case, wait)
-    if all(r in unseen and unseen[r].lived for r in wait.absent):
-        return (
-            "Read what these ranks wrote, and see what they do before they use torch.distributed:"
-            " an import, a lock, a compilation, a download."
-        )
     return "See whether these ranks were started, and on which host; read their output."
 
 
@@ -225,9 +209,7 @@ def _missing(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
     for rank, one in known:
         parts.append(f"rank {rank} {ends.words(one.worker, sure=one.sure)}")
     nowhere = set(wait.absent) - {rank for rank, _ in known}
-    if nowhere and (world_size := _world_size(case, wait)) is not None:
-        parts.append(f"the world size is {world_size}, so that no further rank can come")
-    elif nowhere:
+    if nowhere:
         parts.append(f"no journal of {sentences.ranks(nowhere)} was found")
     if not parts and _of(case, wait).uncertain:
         parts.append("who is missing is not known, for the group was made by hand")

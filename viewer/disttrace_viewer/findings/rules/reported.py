@@ -45,7 +45,7 @@ def _found(
     index = {p.rank: p.index for p in case.trace.processes if p.rank is not None}
     return RuleFinding(
         kind,
-        summary,
+        sentences.capital(summary),
         **{"because": (sentences.OTHER_TOOLS,), **more},
         culprits=tuple(index[rank] for rank in ranks if rank in index),
         absent_ranks=tuple(rank for rank in ranks if rank not in index),
@@ -94,11 +94,11 @@ def _absent(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
         ranks = sorted({rank for row in rows if row["op"] == op for rank in row["ranks"]})
         seen = [p.rank for p in case.trace.processes if p.rank not in (None, *ranks)]
         summary = (
-            f"{sentences.capital(sentences.ranks(ranks))} did not come to {op}: the error of"
-            f" another rank names {'it' if len(ranks) == 1 else 'them'}."
+            f"{sentences.ranks(ranks)} did not come to {op}: the error of another rank names"
+            f" {'it' if len(ranks) == 1 else 'them'}."
             if op != "ncclUniqueId"
-            else f"{sentences.capital(sentences.ranks(ranks))} did not share the id of a new NCCL"
-            " communicator in time: others waited for it at the store."
+            else f"{sentences.ranks(ranks)} did not share the id of a new NCCL communicator in"
+            " time: others waited for it at the store."
         )
         yield _found(
             case, "missing_participant", summary, ranks=ranks,
@@ -114,7 +114,7 @@ def _reached(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     unnamed = any("ranks" in row for row in rows)
     which = "which one, the error of rank 0 names, and that is not here"
     summary = (
-        f"{sentences.capital(sentences.ranks(ranks))} came to monitored_barrier, and some rank did"
+        f"{sentences.ranks(ranks)} came to monitored_barrier, and some rank did"
         f" not: {'the lines do not tell which one' if unnamed else which}."
     )
     yield _found(
@@ -225,7 +225,7 @@ def _ends(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
 def _code(code: int | None) -> str:
     if code is None:
         return "no code"
-    return signal_name(code) or f"signal {-code}" if code < 0 else f"exit code {code}"
+    return signal_name(code) if code < 0 else f"exit code {code}"
 
 
 def _hint(code: int | None) -> str:
@@ -253,7 +253,7 @@ def _failed(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
 def _lost(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """Ranks that lost a connection, and no line of the one that ended."""
     ranks = sorted({rank for row in rows for rank in row["ranks"]})
-    who = sentences.capital(sentences.ranks(ranks)) if ranks else "A rank"
+    who = sentences.ranks(ranks) if ranks else "a rank"
     peers = sorted({peer for row in rows for peer in row.get("peers", ())})
     named = f"; its address is given as {sentences.listed(peers)}" if peers else ""
     if "text" in rows[0]:
@@ -297,10 +297,7 @@ def _shared(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     """Ranks that took one device: NCCL refuses that."""
     for device in dict.fromkeys(row["device"] for row in rows):
         ranks = sorted({rank for row in rows if row["device"] == device for rank in row["ranks"]})
-        summary = (
-            f"{sentences.capital(sentences.ranks(ranks))} use one device ({device}), which NCCL"
-            " refuses."
-        )
+        summary = f"{sentences.ranks(ranks)} use one device ({device}), which NCCL refuses."
         yield _found(case, "process_failed", summary, waiting=ranks, hint=OWN_DEVICE)
 
 

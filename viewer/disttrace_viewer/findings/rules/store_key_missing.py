@@ -274,23 +274,17 @@ def _near(case: Case, op: Op, wanted: Key) -> tuple[str, int] | None:
     keys (addresses of a mesh, what makes a group) are not what anybody looked for.
     """
     setters, (place, key) = case.setters, wanted
-    by_lead: dict[str, dict[str, int]] = {}
+    by_lead: dict[str, dict[str, tuple[str, int]]] = {}
     for (where, k), setter in setters.set_by.items():
         if where == place and not setters.of_torch(setter):
-            by_lead.setdefault(_shared(case, op, setter), {})[k] = setter.process
+            lead = _shared(case, op, setter)
+            by_lead.setdefault(lead, {})[k[len(lead) :].lower()] = k, setter.process
     numbers = NUMBER.findall(key)
     for like in (True, False) if numbers else (False,):
-        best = (ALIKE, "", -1)
-        for lead, keys in by_lead.items():
-            own = difflib.SequenceMatcher(None, "", key[len(lead) :].lower())
-            for k, process in keys.items():
-                if like and NUMBER.findall(k) != numbers:
-                    continue
-                own.set_seq1(k[len(lead) :].lower())
-                if own.real_quick_ratio() >= best[0] and own.quick_ratio() >= best[0]:
-                    best = max(best, (own.ratio(), k, process))
-        if best[1]:
-            return best[1], best[2]
+        for lead, keys in sorted(by_lead.items(), reverse=True):  # those with more in common first
+            some = [k for k in keys if not like or NUMBER.findall(keys[k][0]) == numbers]
+            if best := difflib.get_close_matches(key[len(lead) :].lower(), some, 1, ALIKE):
+                return keys[best[0]]
     return None
 
 

@@ -57,15 +57,8 @@ def _idle(late: Late) -> bool:
 
 
 def _finding(trace: JobTrace, late: Late) -> RuleFinding:
-    where, at = innermost(late.call.stack), ""
-    span = "between its communication before and this line"
-    # The call of a pool's thread has no line of the program.
-    after = late.after if where is not None and is_library(where.file) else None
-    if after is not None and not is_library(after.file):
-        span = "after this line until a thread of a pool communicates for it"
-        where, at = after, f" after {sentences.is_at(after)}"
-    elif where is not None:
-        at = f" before {sentences.is_at(where)}"
+    where = innermost(late.call.stack)
+    at = "" if where is None else f" before {sentences.is_at(where)}"
     does = "sends late" if late.kind != "straggler" else f"comes late to {late.call.op}"
     return RuleFinding(
         kind=late.kind,
@@ -75,8 +68,8 @@ def _finding(trace: JobTrace, late: Late) -> RuleFinding:
         f" {sentences.span(late.median_ns)} in {late.times} of {late.of} cases{at};"
         f" {sentences.processes(trace, late.others)} waited {sentences.span(late.waited_ns)} for it"
         " in total.",
-        hint=f"Look at what this rank does {span}: data loading, logging, a slower device, or more"
-        " work than the others.",
+        hint="Look at what this rank does between its communication before and this line: data"
+        " loading, logging, a slower device, or more work than the others.",
         culprits=(late.process,),
         waiting=late.others,
         op=late.call.op,
@@ -193,18 +186,14 @@ def _at_clients(case: Case, process: int) -> StackSample | None:
         return None
     threads = case.trace.processes[process].latest_samples.values()
     joins = any(one.function == "join" for one in stands.stack[:4])
-    connected = [s for s in (threads if joins else [stands]) if for_input(s.stack)]
-    inner = [s.stack[0] for s in connected]
-    return (
-        stands
-        if any(
-            one.function.startswith(("recv", "accept", "select", "poll", "read"))
-            if one.file == BUILT_IN
-            else one.file.endswith(("/socket.py", "/ssl.py", "/selectors.py"))
-            for one in inner
-        )
-        else None
+    waiting = [s for s in (threads if joins else [stands]) if for_input(s.stack)]
+    connected = any(
+        one.function.startswith(("recv", "accept", "select", "poll", "read"))
+        if one.file == BUILT_IN
+        else one.file.endswith(("/socket.py", "/ssl.py", "/selectors.py"))
+        for one in (s.stack[0] for s in waiting)
     )
+    return stands if connected else None
 
 
 def _may_come(case: Case, process: int) -> bool:

@@ -54,10 +54,8 @@ def _launched_with(case: Case, wait: Wait) -> set[int]:
 def facing(case: Case, waits: Sequence[Wait]) -> RuleFinding | None:
     """Two ends of one direction that differ in the tag, among the waits of a cycle."""
     for wait in waits:
-        if wait.kind == MESSAGE:
-            other = _other_tag(case, wait)
-            if other is not None:
-                return _facing(case, wait, other)
+        if wait.kind == MESSAGE and (other := _other_tag(case, wait)) is not None:
+            return _facing(case, wait, other)
     return None
 
 
