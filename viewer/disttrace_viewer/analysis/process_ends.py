@@ -373,9 +373,7 @@ def left(op: Op, process: Process) -> Op:
     """
     if op.error is None or op.end_ns is None or op.refused:
         return op
-    if op.call.kind not in (*GROUPED, "store"):
-        return op
-    if op.end_ns - op.since_ns >= _GIVEN_UP_NS:
+    if op.call.kind not in (*GROUPED, "store") or op.end_ns - op.since_ns >= _GIVEN_UP_NS:
         return op
     failure = _failure(process)
     raised = failure is not None and op.error == failure.chain[0] and _by_handler(failure.stack)
@@ -389,10 +387,8 @@ def left(op: Op, process: Process) -> Op:
 
 def unseen_error(op: Op, process: Process) -> Op:
     """An operation of C++ with the error that ended its process before it was recorded."""
-    if op.call.origin != "c++" or op.end_ns is not None or op.on_device:
-        return op
-    failure = _failure(process)
-    if op.call.kind not in GROUPED or failure is None:
+    failure, native = _failure(process), op.call.origin == "c++" and op.call.kind in GROUPED
+    if not native or op.end_ns is not None or op.on_device or failure is None:
         return op
     if op.begin_ns > failure.t_ns or not _from_native(failure.chain, failure.stack):
         return op
@@ -447,12 +443,8 @@ def _interrupt_ns(process: Process) -> int | None:
 
 def undone(op: Op, at_ns: int) -> Op:
     """An operation as it was when the job was interrupted: what broke since was in flight."""
-    if (
-        op.error is None
-        or op.end_ns is None
-        or op.end_ns < at_ns - INTERRUPT_SLACK_NS
-        or op.refused
-    ):
+    before = op.end_ns is None or op.end_ns < at_ns - INTERRUPT_SLACK_NS
+    if before or op.error is None or op.refused:
         return op
     return replace(op, error=None, end_ns=None, complete_ns=None)
 

@@ -196,21 +196,13 @@ def _in_groups(case: Case, together: Sequence[_There]) -> str:
 def _fresh(case: Case, index: int) -> Op | None:
     """The exchange that holds the main thread, although not for long enough to count as a wait."""
     end = case.evidence.ends[index]
-    if end.held is not None or (end.over and end.how != SILENT):
+    # Of some that are over nothing but that is known.
+    over = end.over and (end.how != SILENT or case.evidence.stands(index) is None)
+    if end.held is not None or over:
         return None
-    if end.over and case.evidence.stands(index) is None:
-        return None  # nothing but its end is known
-    return next(
-        (
-            op
-            for op in case.evidence.blocking
-            if (op.process, op.thread) == (index, 0)
-            and op.call.kind in _EXCHANGES
-            and op.pending
-            and not op.on_device
-        ),
-        None,
-    )
+    own = (op for op in case.evidence.blocking if (op.process, op.thread) == (index, 0))
+    open_ = (op for op in own if op.call.kind in _EXCHANGES and op.pending)
+    return next((op for op in open_ if not op.on_device), None)
 
 
 _EXCHANGES = ("collective", "message", "constructor")

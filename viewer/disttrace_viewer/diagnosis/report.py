@@ -189,14 +189,8 @@ def finding(case: Case, found: RuleFinding) -> dict[str, Any]:
         "locations": [location(case, where) for where in found.locations],
         "consequences": list(found.consequences),
         "activity": [_activity(case, one) for one in found.activity],
-        "deadline": None
-        if (limit := found.deadline) is None
-        else {
-            "at": limit.at_s,
-            "limit_s": limit.limit_s,
-            "whose": limit.whose,
-            "then": limit.then,
-        },
+        "deadline": (limit := found.deadline)
+        and {"at": limit.at_s, **{n: getattr(limit, n) for n in ("limit_s", "whose", "then")}},
         **({} if found.said_at is None else {"said_at": found.said_at}),
         **_by_rank(case, found),
         "job": job,

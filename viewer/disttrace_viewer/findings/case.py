@@ -335,13 +335,9 @@ class Case:
     @cached_property
     def cut_off(self) -> frozenset[int]:
         """Processes that were ended from outside together, the last ones to live."""
-        evidence = self.evidence
-        last = [
-            i
-            for i, end in enumerate(evidence.ends)
-            if end.how == SILENT and evidence.cut_ns - end.t_ns <= TOGETHER_NS
-        ]
-        known = {i for i, end in enumerate(evidence.ends) if end.code in FROM_OUTSIDE}
+        ends, since_ns = self.evidence.ends, self.evidence.cut_ns - TOGETHER_NS
+        last = [i for i, end in enumerate(ends) if end.how == SILENT and end.t_ns >= since_ns]
+        known = {i for i, end in enumerate(ends) if end.code in FROM_OUTSIDE}
         return frozenset(last if len(last) > 1 else ()) | frozenset(known)
 
     def own_failures(self) -> list[int]:

@@ -166,16 +166,11 @@ def _lists(values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
     """Lists as a column, each made once: polars looks long at each, and ranks share them."""
     import polars as pl
 
-    known: dict[str, int] = {}
-    distinct: list[Any] = []
-    places: list[int] = []
-    for value in values:
-        place = known.setdefault(repr(value), len(distinct))
-        if place == len(distinct):
-            distinct.append(value)
-        places.append(place)
-    made = pl.Series(distinct, dtype=dtype, strict=False)
-    return made.gather(pl.Series(places, dtype=pl.UInt32))
+    texts = [repr(value) for value in values]
+    distinct = dict(zip(texts, values, strict=True))
+    place = {text: number for number, text in enumerate(distinct)}
+    made = pl.Series([*distinct.values()], dtype=dtype, strict=False)
+    return made.gather(pl.Series([place[text] for text in texts], dtype=pl.UInt32))
 
 
 def _json(value: object) -> str | None:

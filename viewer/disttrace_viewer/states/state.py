@@ -344,26 +344,19 @@ class Merged:
 def merge(states: Iterable[State | Merged]) -> Merged:
     """All states in one. ``merge([merge([a, b]), c])`` equals ``merge([a, merge([b, c])])``."""
     found: dict[str, State] = {}
-    unread: dict[str, None] = {}
-    called: dict[str, str] = {}
-    reported: tuple[WaitsWith, ...] = ()
-    elsewhere: frozenset[int] = frozenset()
-    for item in states:
-        if isinstance(item, Merged):
-            reported += item.reported
-            elsewhere |= item.elsewhere
-            unread.update(dict.fromkeys(item.unread))
-            called.update(item.called)
+    items = [*states]
+    parts = [item for item in items if isinstance(item, Merged)]
+    for item in items:
         for state in item.states.values() if isinstance(item, Merged) else (item,):
             other = found.get(state.id)
             if other is None or state.rating > other.rating:
                 found[state.id] = state
     return Merged(
         {key: found[key] for key in sorted(found)},
-        tuple(sorted(unread)),
-        called,
-        reported,
-        elsewhere,
+        tuple(sorted({one for part in parts for one in part.unread})),
+        {one: job for part in parts for one, job in part.called.items()},
+        tuple(one for part in parts for one in part.reported),
+        frozenset(rank for part in parts for rank in part.elsewhere),
     )
 
 

@@ -105,19 +105,13 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
         **case.about(wait.op),
         locations=late_arrivals.locations(case, wait, late, sinks)
         + outside.locations(case, sinks)
-        + evidence.locations(
-            [
-                *(w.op for w in inside),
-                *extra,
-                *([] if other is None else [other.op]),
-            ]
-        ),
+        + evidence.locations([*ops, *extra, *([] if other is None else [other.op])]),
         scope=Scope.of([wait], roots=sinks, absent=wait.absent, group=wait.op.call.group),
         settles=(journals(wait.absent),)
         if wait.absent
         else outside.settles(case, sinks, early=early),
     )
-    finding = outside.without_gradients(case, finding, [w.op for w in inside])
+    finding = outside.without_gradients(case, finding, ops)
     return swallowed.with_raised(case, finding, raised)
 
 
@@ -127,9 +121,8 @@ def _issues_nothing(case: Case, wait: Wait, process: int) -> bool:
     """
     evidence, last = case.evidence, case.last(process)
     stack = evidence.stack(process)
-    recorded = any(
-        op.call.origin == "c++" for op in evidence.sample.of_process.get(process, ())
-    ) and (last is not None and not last.pending)
+    kept = evidence.sample.of_process.get(process, ())
+    recorded = last is not None and not last.pending and any(o.call.origin == "c++" for o in kept)
     if wait.stream is None or wait.op.seq is None or not stack or not recorded:
         return False
     before = evidence.sample.members(wait.stream, wait.op.seq - 1).values()
