@@ -23,7 +23,7 @@ BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
 # Thousands of interpreters start: each module of ours is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 CHECKED = disttrace viewer tests examples benchmarks hatch_build.py hatch_manual.py
-ON_CORES = tests/recording tests/capture tests/robustness/test_uninstall.py tests/jobs
+ON_CORES = tests/recording tests/capture tests/test_install.py tests/jobs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test frameworks fuzz stress red-team surfaces memory test-all check docs-site coverage test-torch test-gpu prove-gpu imitated standin torch-suite faults bench bench-viewer docs clean sanitize test-cores native

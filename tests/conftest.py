@@ -20,7 +20,7 @@ LONGEST = (
     "test_live.py", "test_html.py", "test_gil_free_stacks.py", "test_losses.py",
     "test_ecosystem.py", "test_foreign.py", "test_stall_verdict.py", "test_ddp.py",
     "test_recorders.py", "test_activation.py", "test_folders.py", "test_odd_calls.py",
-    "test_companion_unseen.py", "test_slice.py", "test_detached.py", "test_diverged.py",
+    "test_slice.py", "test_detached.py", "test_diverged.py",
 )  # fmt: skip
 """Files with which a run over several processes begins, so that none is alone at its end: one that
 waits beside one that computes.

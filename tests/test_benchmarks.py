@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -33,6 +32,7 @@ from benchmarks.viewer import latency, live_judge
 from benchmarks.viewer.growth import exponent
 from benchmarks.viewer.jobs import Shape, make
 from disttrace_viewer.api import load
+from support.journals import Journal
 from support.processes import ROOT
 
 PYTHON_ISSUED = ["all_reduce", "all_reduce, async and wait", "broadcast"]
@@ -65,8 +65,10 @@ def test_figures_of_a_run() -> None:
     assert exponent([1, 2, 4, 8], [1, 4, 16, 64]) == pytest.approx(2)
 
 
-def test_a_table_is_aligned_markdown() -> None:
-    """Words stand left, figures right, and a note follows."""
+def test_a_page_is_aligned_markdown_and_goals_come_first() -> None:
+    """Words stand left, figures right, and a note follows. A verdict has three values, and all of
+    them are printed.
+    """
     table = Table("Costs", ("operation", "us", ""), (("send", "1.0", "met"),), "Measured.")
     assert markdown(table) == (
         "### Costs\n\n"
@@ -75,16 +77,12 @@ def test_a_table_is_aligned_markdown() -> None:
         "| send      | 1.0 | met |\n"
         "\nMeasured.\n"
     )
-
-
-def test_goals_come_first_and_say_when_they_cannot_be_judged() -> None:
-    """A verdict has three values, and all of them are printed."""
     verdicts = tuple(Verdict(f"goal {met}", "1", met) for met in (True, False, None))
-    text = document([Report((Table("T", ("a",), (("b",),)),), verdicts)], "Python, torch.")
+    text = document([Report((table,), verdicts)], "Python, torch.")
     words = re.findall(r"goal \w+ +\| 1 +\| (.*?) +\|", text)
     assert words == ["met", "**not met**", "cannot tell"]
     assert text.startswith("Python, torch.\n\n### Goals")
-    assert text.index("### Goals") < text.index("### T")
+    assert text.index("### Goals") < text.index("### Costs")
 
 
 def test_figures_replace_what_stands_between_the_marks() -> None:
@@ -96,7 +94,6 @@ def test_figures_replace_what_stands_between_the_marks() -> None:
     with pytest.raises(ValueError, match="the page has no"):
         replaced("# Title\n", "new")
     page = overhead.PAGE.read_text()
-    page = overhead.PAGE.read_text()
     assert all(replaced(page, "x", part) != page for part in overhead.PARTS)
     assert str(ROOT) not in page
     assert os.uname().nodename not in page
@@ -105,19 +102,17 @@ def test_figures_replace_what_stands_between_the_marks() -> None:
 
 def test_begins_are_counted_by_function_and_origin(tmp_path: Path) -> None:
     """Copies at the head of a segment, ends, heartbeats and torn lines are not counted."""
-    definitions: list[dict[str, object]] = [
-        {"def": "string", "n": 1, "v": "main.py"}, {"def": "string", "n": 2, "v": "step"},
-        {"def": "stack", "n": 1, "frames": [[1, 12, 2]]},
-        {"def": "call", "n": 1, "op": "all_reduce", "stack": 1, "origin": "python"},
-        {"def": "call", "n": 2, "op": "broadcast", "origin": "c++"},
-    ]  # fmt: skip
-    records = [
-        {"seg": 2, "format": 1, "t": 5}, {"b": 1, "t": 6, "s": 1, "r": 1},
-        {"b": 2, "t": 7, "s": 1, "q": 2}, {"e": 2, "d": 4}, {"b": 3, "t": 8, "s": 2}, {"hb": 9},
-    ]  # fmt: skip
-    (tmp_path / "x.defs.jsonl").write_text("".join(json.dumps(d) + "\n" for d in definitions))
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    (tmp_path / "x.000002.ops.jsonl").write_text(text + '{"b":4,"t":9' + "\0" * 8)
+    journal = Journal(tmp_path, 1, rank=0, world_size=1)
+    group = journal.group()
+    reduces = journal.collective(group, stack=("main.py", 12, "step"))
+    sends = journal.collective(group, "broadcast", origin="c++", stack=None)
+    journal.segments[0].unlink()
+    journal.segment(5, pending=[{"b": 1, "t": 6, "s": reduces}])
+    journal.run(reduces, 7, 4, q=2)
+    journal.begin(sends, 8)
+    journal.record(hb=9)
+    with journal.segments[-1].open("ab") as file:
+        file.write(b'{"b":4,"t":9' + bytes(8))
     step, other = Origin("all_reduce", "step", "python"), Origin("broadcast", "", "c++")
     assert origins(tmp_path) == {step: 1, other: 1}
     assert begins(tmp_path) == {"step": 1, "": 1}

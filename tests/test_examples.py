@@ -34,12 +34,6 @@ TABLE = (
     Example("pingpong.py", 0, "the ball came back with 10", {"send": 10, "recv": 10}),
     Example("pingpong.py", 2, "the ball came back with 10", {"send": 10, "recv": 10}),
     Example(
-        "pingpong_allreduce.py",
-        2,
-        "after 3 all-reduces over 2 ranks: 8",
-        {"send": 6, "recv": 6, "all_reduce": 6},
-    ),
-    Example(
         "allreduce_subgroup.py",
         3,
         "rank 1: 3",

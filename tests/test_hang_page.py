@@ -17,6 +17,7 @@ import pytest
 from support.processes import (
     ROOT,
     clean_environ,
+    companions,
     free_port,
     kill_family,
     run_program,
@@ -30,6 +31,7 @@ FAULTS = ROOT / "examples" / "faults"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 STALL_S = "3"
 PATIENCE_S = 90.0
+NEVER = "Rank 1 never joined all_reduce #3 of the default group"
 
 
 def commands(heading: str) -> list[list[str]]:
@@ -80,16 +82,25 @@ def beats(folder: Path, rank: int) -> int:
 
 
 def test_live(tmp_path: Path, environ: dict[str, str]) -> None:
-    """A rank is in its loader: stderr says so by itself, and each command has its part."""
+    """A rank is in its loader: stderr says so by itself, once, in ten lines, and each command has
+    its part; after the end no process and no file of ours is left.
+    """
     (lines,) = commands("While it hangs")
     job = tmp_path / "job"
     program = [*TORCHRUN, "--nproc-per-node", "2", "--master-port", str(free_port())]
     with hanging([*program, str(FAULTS / "slow_loader.py"), "--culprit", "1"], job, environ):
         wait_until(lambda: stalled(job, "all_reduce #3"), PATIENCE_S)
         said = typed(lines, job, environ)
+    wait_until(lambda: not companions(job / "disttrace-out"), PATIENCE_S)
+    left = [path for path in (job / "disttrace-out").iterdir() if path.suffix != ".jsonl"]
+    assert left == []
+    told = [x for x in (job / "stderr").read_text().splitlines() if x.startswith("disttrace:")]
+    assert told[0].startswith(f"disttrace: stalled: {NEVER}")
+    assert "slow_loader.py" in told[0]
+    assert sum(NEVER in line for line in told) == 1
+    assert len(told) <= 10
     report, with_stacks, view, packed = said.values()
-    assert "Rank 1 never joined all_reduce #3" in (job / "stderr").read_text()
-    assert "1. ERROR missing_participant: Rank 1 never joined all_reduce #3" in report
+    assert f"1. ERROR missing_participant: {NEVER}" in report
     assert "slow_loader.py:34 in load" in report
     assert with_stacks.count("slow_loader.py") > report.count("slow_loader.py")
     assert "missing: rank 1" in view

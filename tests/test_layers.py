@@ -270,12 +270,6 @@ def test_importing_the_viewer_loads_only_the_format() -> None:
     assert outcome.stdout == f"{shared}\n"
 
 
-def test_importing_what_installs_loads_no_torch() -> None:
-    """The recorder waits for the program to import torch."""
-    code = "import sys, disttrace.session; print('torch' in sys.modules)"
-    assert python("-c", code).check().stdout == "False\n"
-
-
 def test_installing_loads_no_torch(tmp_path: Path) -> None:
     """Neither does switching tracing on and off again, and it leaves no file."""
     code = (

@@ -1,72 +1,34 @@
-"""What a program declares: `disttrace.operation` gets the verdicts of communication of c10d, and
-`disttrace.annotate` is a name around operations.
+"""What a program says to us: `disttrace.operation` is recorded as communication of c10d, and gets
+its verdicts, `annotate` is a name around operations, and `allow` gives more time.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import disttrace
+from disttrace.capture.objects.groups import changes_limit
 from support.preloaded import preloaded
-from support.processes import clean_environ, ending, missing
+from support.processes import Outcome
 from support.raw import read_journals
 
-PROGRAM = """
-import sys, time
+UNTRACED = """
 import disttrace
-if sys.argv[1] == "untraced":
-    with disttrace.operation("pynccl.all_reduce"):
-        raise SystemExit
-disttrace.install(job="imitated", stall=1)
-import torch.distributed as dist
-rank = int(sys.argv[2])
-store = dist.FileStore(sys.argv[1], 2)
-dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-
-class PyNccl:
-    calls = 0
-
-    def all_reduce(self, tokens):
-        with disttrace.operation("pynccl.all_reduce", tokens=tokens):
-            self.calls += 1
-            if self.calls == 2:
-                time.sleep(float(sys.argv[3]))  # as a kernel that waits for the other rank
-            else:
-                dist.barrier()
-
-    def put(self, peer):
-        with disttrace.operation("symmetric_memory.put", peers=[peer]):
-            pass
-
-library = PyNccl()
-library.put(1 - rank)
-library.all_reduce(4)
-if rank == 0:
-    library.all_reduce(4)  # the other one does not come
-else:
-    time.sleep(float(sys.argv[3]))
+with disttrace.operation("pynccl.all_reduce"):
+    raise SystemExit
 """
-
-
-def run(folder: Path, *arguments: str) -> None:
-    """One process, traced by what it does itself."""
-    preloaded("-c", PROGRAM, *arguments, DISTTRACE_DIR=str(folder)).check()
-
-
-def test_without_tracing_nothing(tmp_path: Path) -> None:
-    """No journal, no exception."""
-    run(tmp_path, "untraced")
-    assert not list(tmp_path.glob("*.jsonl"))
-
-
-def test_what_is_recorded(tmp_path: Path) -> None:
-    """In a sequence of the group with its fields, and with peers in none; errors pass."""
-    pytest.importorskip("torch")
-    code = PROGRAM.replace(", 2)", ", 1)").replace("world_size=2", "world_size=1")
-    code += """
+DECLARES = """
+import disttrace
+disttrace.install()
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+with disttrace.operation("symmetric_memory.put", peers=[1]):
+    pass
+for _ in range(2):
+    with disttrace.operation("pynccl.all_reduce", tokens=4):
+        dist.barrier()
 try:
     with disttrace.operation("failing"):
         raise LookupError("gone")
@@ -75,8 +37,17 @@ except LookupError:
 else:
     raise SystemExit("an exception was swallowed")
 """
-    arguments = (str(tmp_path / "store"), "0", "0")
-    preloaded("-c", code, *arguments, DISTTRACE_DIR=str(tmp_path)).check()
+
+
+def test_without_tracing_nothing(tmp_path: Path) -> None:
+    """No journal, no exception."""
+    preloaded("-c", UNTRACED, DISTTRACE_DIR=str(tmp_path)).check()
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+def test_what_is_recorded(tmp_path: Path) -> None:
+    """In a sequence of the group with its fields, and with peers in none; errors pass."""
+    preloaded("-c", DECLARES, DISTTRACE_DIR=str(tmp_path)).check()
     (journal,) = read_journals(tmp_path)
     calls = journal.calls()
     begun = [(calls[record["s"]], record) for record in journal.records if "b" in record]
@@ -89,19 +60,8 @@ else:
         ("pynccl.all_reduce", "collective", {"tokens": 4}, 2),
         ("failing", "collective", None, 3),
     ]
-    (barrier, *_) = [begin for call, begin in begun if call["op"] == "barrier"]
-    assert barrier["p"] == told[1][1]["b"]
-
-
-def test_a_rank_that_does_not_come_is_told_as_for_a_collective(tmp_path: Path) -> None:
-    """By rank and line of who waits, while it hangs."""
-    pytest.importorskip("polars")
-    environ = clean_environ(DISTTRACE_DIR=str(tmp_path))
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "store")]
-    ranks = [subprocess.Popen([*command, str(n), "60"], env=environ) for n in (0, 1)]
-    with ending(*ranks):
-        finding = missing(tmp_path)
-    assert finding["summary"].startswith("Rank 1 never joined pynccl.all_reduce #2"), finding
+    barriers = [begin for call, begin in begun if call["op"] == "barrier"]
+    assert [one["p"] for one in barriers] == [begin["b"] for _, begin in told[1:3]]
 
 
 ANNOTATES = """
@@ -144,3 +104,126 @@ def test_an_annotation_is_the_parent_of_what_happens_in_it(tmp_path: Path) -> No
     ]  # fmt: skip
     strings = journal.strings()
     assert [strings[r["x"]] for r in journal.records if "x" in r] == ["LookupError: gone"]
+
+
+# -- what limits a wait is recorded as torch has it, and `disttrace.allow` extends it when asked
+
+
+PROGRAM = """
+import datetime, os, sys, time
+import disttrace, torch, torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+store, minutes = sys.argv[1], float(sys.argv[2])
+def rank(number):
+    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=number, world_size=2,
+                            timeout=datetime.timedelta(seconds=20))
+    dist.barrier()
+    c10d._set_pg_timeout(datetime.timedelta(seconds=2))
+    if minutes:
+        print(f"now {disttrace.allow(minutes) * 60:.0f} s", flush=True)
+    time.sleep(5 * number)
+    try:
+        dist.all_reduce(torch.ones(3))
+    except RuntimeError:
+        print("given up", flush=True)
+        os._exit(0)
+    print("through", flush=True)
+child = os.fork()
+rank(int(child == 0))
+os._exit(0) if child == 0 else os.waitpid(child, 0)
+"""
+
+
+def run(folder: Path, minutes: float, traced: str) -> Outcome:
+    """Two ranks whose limit is two seconds; one of them comes after five."""
+    words = ("-c", PROGRAM, str(folder / "store"), str(minutes))
+    return preloaded(*words, DISTTRACE=traced, DISTTRACE_DIR=str(folder / "traced")).check()
+
+
+@pytest.mark.parametrize("traced", ["0", "1"])
+def test_more_time_is_more_time(tmp_path: Path, traced: str) -> None:
+    """With tracing and without; the journals hold the limit that was in force last."""
+    assert run(tmp_path, 0.5, traced).stdout.count("through") == 2
+    if traced == "1":
+        assert limits(tmp_path / "traced") == [32.0, 32.0]
+
+
+def test_it_ends_when_nothing_is_allowed(tmp_path: Path) -> None:
+    """The twin: the program's own change of the limit is seen."""
+    assert "through" not in run(tmp_path, 0, "1").stdout
+    assert limits(tmp_path / "traced") == [2.0, 2.0]
+
+
+def limits(folder: Path) -> list[float]:
+    """Of the group of each process, in seconds."""
+    given = [
+        [g["timeout"] for g in one.of("group") if "timeout" in g] for one in read_journals(folder)
+    ]
+    return [each[-1] / 1e9 for each in given if each]
+
+
+WAITS = """
+import datetime, torch.distributed as dist
+store = dist.HashStore()
+for wait in (lambda: store.wait(["a"], datetime.timedelta(seconds=0.25)),
+             lambda: store.wait(["b"], datetime.timedelta(seconds=0.5))):
+    try:
+        wait()
+    except RuntimeError:
+        pass
+store.set_timeout(datetime.timedelta(seconds=7))
+store.set("a", "1")
+store.wait(["a"])
+"""
+
+
+@pytest.mark.parametrize("core", ["c", "python"])
+def test_limits_of_stores(tmp_path: Path, core: str) -> None:
+    """That of a call stands with it, that of the store in its definition."""
+    preloaded("-c", WAITS, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path), DISTTRACE_CORE=core).check()
+    (journal,) = read_journals(tmp_path)
+    begins = [record for record in journal.records if "k" in record]
+    given = [(b["k"], b.get("a")) for b in begins]
+    assert given == [
+        (["a"], {"args": {"timeout": 0.25}}), (["b"], {"args": {"timeout": 0.5}}), ("a", None),
+        (["a"], None),
+    ]  # fmt: skip
+    assert [one["timeout"] for one in journal.of("store") if "timeout" in one] == [7e9]
+
+
+@pytest.mark.parametrize(
+    ("name", "methods", "changes"),
+    [
+        ("ProcessGroupGloo", ["_set_default_timeout"], False),  # before torch 2.9
+        ("ProcessGroupGloo", ["_set_default_timeout", "set_timeout"], True),
+        ("ProcessGroupNCCL", ["_set_default_timeout"], True),
+        ("FakeProcessGroup", [], False),
+    ],
+)
+def test_whose_limit_torch_can_change(name: str, methods: list[str], changes: bool) -> None:
+    """An old gloo takes another limit, reports it, and keeps to the one that it had."""
+    assert changes_limit(type(name, (), dict.fromkeys(methods))) is changes
+
+
+def test_what_cannot_be_extended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a group, without a member, of a backend without a limit, below nothing."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    with pytest.raises(ValueError, match="has not been initialized"):
+        disttrace.allow(1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        with pytest.raises(RuntimeError, match="no way to change its time limit: pass timeout="):
+            disttrace.allow(1)
+        with pytest.raises(ValueError, match="no member"):
+            disttrace.allow(1, dist.GroupMember.NON_GROUP_MEMBER)
+    finally:
+        dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert disttrace.allow(-10) == 20
+        with pytest.raises(ValueError, match="-20 minutes leave nothing"):
+            disttrace.allow(-20)
+    finally:
+        dist.destroy_process_group()

@@ -1,9 +1,12 @@
-"""Activation by DISTTRACE=1: nothing when unset, once when set, and never an exception."""
+"""Activation by DISTTRACE=1: nothing when unset, once when set, and never an exception; and where
+disttrace does not run.
+"""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import json
 import os
 import sys
 from pathlib import Path
@@ -12,7 +15,8 @@ from types import ModuleType
 import pytest
 
 from disttrace import waiting
-from support.processes import ROOT, Outcome, clean_environ, run_program
+from disttrace.startup import refusal
+from support.processes import ROOT, Outcome, clean_environ, python, run_program
 
 LINE = (ROOT / "disttrace" / "startup.pth").read_text()
 _OTHERS = Path.home().glob(".pyenv/versions/3.1*/bin/python")
@@ -180,37 +184,6 @@ def test_start_up_imports_nothing_a_program_may_have_named(python: str, tmp_path
     assert {name.partition(".")[0] for name in ours} == {"disttrace"}
 
 
-_NAMES = ("secrets", "queue", "uuid", "array", "fcntl", "hmac", "select", "resource", "json")
-# What is built into the interpreter is never looked for in a folder (Debian builds in some more).
-SHADOWS = tuple(name for name in _NAMES if name not in sys.builtin_module_names)
-
-
-@pytest.mark.parametrize("activation", ["variable", "run", "explicit"])
-def test_a_programs_own_modules_are_found(tmp_path: Path, activation: str) -> None:
-    """A file beside the script, though the standard library has one of that name too."""
-    for name in SHADOWS:
-        (tmp_path / f"{name}.py").write_text(f"MINE = print({name!r}) or True\n")
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("")
-    script = tmp_path / "program.py"
-    begin = "import disttrace; disttrace.install()\n" if activation == "explicit" else ""
-    script.write_text(
-        f"{begin}import torch, sys\nassert 'disttrace.journal.writer' in sys.modules\n"
-        "print('---')\n" + "".join(f"import {n}; assert {n}.MINE\n" for n in SHADOWS)
-    )
-    environ = clean_environ(DISTTRACE_DIR=str(tmp_path / "out"))
-    command = [sys.executable, str(script)]
-    if activation == "run":
-        command = [sys.executable, "-m", "disttrace", "run", "--", *command]
-    elif activation == "variable":
-        shell = ROOT / "disttrace" / "commands" / "shell"
-        environ |= {"DISTTRACE": "1"}
-        environ["PYTHONPATH"] = os.pathsep.join((str(shell), environ["PYTHONPATH"]))
-    outcome = run_program(command, environ, 60).check()
-    assert outcome.stdout.splitlines() == ["---", *SHADOWS]
-    assert outcome.stderr == ""
-
-
 def test_looking_for_torch_is_not_importing_it() -> None:
     """Libraries ask whether torch is there; tracing waits for its import."""
     code = (
@@ -320,3 +293,48 @@ def test_other_finders_stand_where_they_like(python: str, place: str, tmp_path: 
     untraced, traced = printed("plain"), printed("traced")
     assert sorted(set(traced) - set(untraced)) == sorted(set(ours))
     assert [line for line in traced if line not in ours] == untraced
+
+
+# -- where disttrace does not run it says so in one sentence, imports nothing else, and stays away
+
+
+# Interpreters like these are not at hand: what they say of themselves is.
+FREE_THREADED = "import sys; sys._is_gil_enabled = lambda: False; "
+WINDOWS = "import sys; sys.platform = 'win32'; "
+INSTALL = "import disttrace; disttrace.install(); "
+ACTIVATE = "from disttrace import startup; startup._called = False; startup.main(); "
+NOTHING = (
+    "unwanted = 'disttrace.session', 'disttrace.recording.recorder', 'orjson'; "
+    "print([n for n in unwanted if n in sys.modules])"
+)
+
+
+def test_this_interpreter_is_traced() -> None:
+    """Else nothing of this suite would mean anything."""
+    assert refusal() is None
+
+
+@pytest.mark.parametrize(("place", "word"), [(FREE_THREADED, "GIL"), (WINDOWS, "Linux")])
+@pytest.mark.parametrize(("begin", "on"), [(INSTALL, "0"), (ACTIVATE, "1")])
+def test_it_refuses(place: str, word: str, begin: str, on: str) -> None:
+    """The program goes on, without an extension module that could switch the GIL on."""
+    outcome = python("-S", "-c", f"{place}{begin}{NOTHING}", DISTTRACE=on).check()
+    assert outcome.stdout == "[]\n"
+    (sentence,) = outcome.stderr.splitlines()
+    assert sentence.startswith("disttrace: not tracing: ")
+    assert word in sentence
+
+
+def test_info_says_so() -> None:
+    """In the part that tells what can be captured."""
+    code = f"{FREE_THREADED}from disttrace.cli import main; main(['info', '--json'])"
+    outcome = python("-c", code).check()
+    capture = json.loads(outcome.stdout)["capture"]
+    assert "GIL" in capture["problem"]
+    assert capture["parts"] == []
+
+
+@pytest.mark.skipif(not hasattr(sys, "_is_gil_enabled"), reason="this Python has always a GIL")
+def test_an_interpreter_with_a_gil_says_that_it_has_one() -> None:
+    """What the refusal asks exists under this name."""
+    assert sys._is_gil_enabled() is True  # type: ignore[attr-defined]

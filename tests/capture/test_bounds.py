@@ -9,9 +9,8 @@ import pytest
 from disttrace.capture.objects.groups import Groups
 from disttrace.capture.objects.registry import GONE
 from disttrace.capture.objects.stores import Stores
-from disttrace.journal.writer import JournalWriter
 from disttrace.recording import interning
-from disttrace.recording.recorder import Recorder
+from support.cores import recorder
 from support.preloaded import preloaded
 from support.processes import ROOT
 from support.raw import read_journals
@@ -23,25 +22,14 @@ class Thing:
     """Stands for a store or a group: something that can be referred to weakly."""
 
 
-@pytest.fixture
-def recorder(tmp_path: Path) -> Recorder:
-    def open_journal() -> JournalWriter:
-        return JournalWriter(str(tmp_path), "j", max_bytes=2**24)
-
-    return Recorder(
-        t0=0, process=lambda: "p", open_journal=open_journal,
-        opening=lambda: [{"def": "process", "process": "p"}],
-        on_failure=lambda error: pytest.fail(str(error)),
-    )  # fmt: skip
-
-
 def test_definitions_of_stores_and_groups_come_to_an_end(
-    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond the bound they have no definition, and the calls on them no group and no store."""
+    made = recorder(tmp_path, max_bytes=1 << 24)
     monkeypatch.setattr(interning, "MOST", FEW)
-    stores = Stores(recorder)
-    groups = Groups(recorder, stores)
+    stores = Stores(made)
+    groups = Groups(made, stores)
     base, alive = Thing(), []
     for number in range(10 * FEW):
         store, group = Thing(), Thing()
@@ -49,21 +37,22 @@ def test_definitions_of_stores_and_groups_come_to_an_end(
         alive.append(groups.group_made(group, store, 0, 2))
     assert alive[0].n == 1
     assert alive[-1].n < 0
-    assert alive[-1].stream_counter("send", 1, 7, "gloo", new=not recorder.exhausted) is None
+    assert alive[-1].stream_counter("send", 1, 7, "gloo", new=not made.exhausted) is None
     last = alive[-1].n
-    call, extra = recorder.call("x", synchronous=True, counter=None, kind="collective", group=last)
+    call, extra = made.call("x", synchronous=True, counter=None, kind="collective", group=last)
     assert (call.group, extra) == (None, b"")
-    recorder.close()
+    made.close()
     (journal,) = read_journals(tmp_path)
     defined = len(journal.of("store")) + len(journal.of("group"))
     assert 2 * FEW - 2 < defined <= 2 * FEW  # a thread's counts too
     assert all("group" not in record for record in journal.of("call"))
 
 
-def test_what_is_kept_of_a_store_goes_with_it(recorder: Recorder) -> None:
+def test_what_is_kept_of_a_store_goes_with_it(tmp_path: Path) -> None:
     """A child's journal repeats what is alive: stores, their servers, and places of groups."""
-    stores = Stores(recorder)
-    groups = Groups(recorder, stores)
+    made = recorder(tmp_path, max_bytes=1 << 24)
+    stores = Stores(made)
+    groups = Groups(made, stores)
     base, place, group, kept = Thing(), Thing(), Thing(), Thing()
     for number in range(100):
         stores.prefixed(Thing(), str(number), base)
@@ -82,9 +71,10 @@ def stores_of(stores: Stores, place: Thing, base: Thing) -> Thing:
     return place
 
 
-def test_groups_that_went_away_are_forgotten_in_the_end(recorder: Recorder) -> None:
+def test_groups_that_went_away_are_forgotten_in_the_end(tmp_path: Path) -> None:
     """The last of them stay: C++ may hand out a new object for one. Those alive all stay."""
-    groups = Groups(recorder, Stores(recorder))
+    made = recorder(tmp_path, max_bytes=1 << 24)
+    groups = Groups(made, Stores(made))
     lasting = [Thing() for _ in range(20)]
     entries = [groups.group_made(group, None, 0, 2) for group in lasting]
     for _ in range(10 * GONE):

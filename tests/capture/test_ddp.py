@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,8 +37,8 @@ def ends(journal: RawJournal) -> list[tuple[str, int]]:
 @EACH_CORE
 def test_results_are_the_same(tmp_path: Path, core: str) -> None:
     """Gradients, what DDP's logger says, exceptions; each reduction has its end."""
-    plain = preloaded(PROGRAM, "plain", tmp_path).check()
-    traced = preloaded(PROGRAM, "traced", tmp_path, core).check()
+    given: dict[str, Any] = {"DISTTRACE_DIR": str(tmp_path), "DISTTRACE_CORE": core}
+    plain, traced = (preloaded(PROGRAM, DISTTRACE=on, **given).check() for on in "01")
     assert traced.stdout == plain.stdout
     (journal,) = read_journals(tmp_path)
     assert journal.of("note") == []

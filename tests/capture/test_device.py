@@ -1,12 +1,13 @@
 """Completion on devices from the flight recorder's entries, on hand-made ones.
 
 The entries are of the shape that torch's sources give; each test is a way in which an operation was
-once taken for finished, or for running, and was not.
+once taken for finished, or for running, and was not. Replays of graphs follow.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import pickle
 import shutil
@@ -18,10 +19,18 @@ import types
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from disttrace.capture.devices import completion, flight_recorder, matching, recorders
+from disttrace.capture.devices import (
+    answers,
+    completion,
+    flight_recorder,
+    graphs,
+    matching,
+    recorders,
+)
 from disttrace.capture.devices.asker import AskingDevice, DeviceError
 from disttrace.capture.devices.flight_recorder import EVERYTHING, Question, Reply, advice
 from disttrace.capture.devices.recorders import SPOILT, blind
@@ -33,6 +42,15 @@ from support.processes import Outcome
 @pytest.fixture
 def device() -> Device:
     return Device()
+
+
+class Work:
+    """One that is over when a test says so."""
+
+    over = False
+
+    def is_completed(self) -> bool:
+        return self.over
 
 
 def test_in_flight_until_the_device_has_finished(device: Device) -> None:
@@ -189,35 +207,34 @@ def test_who_was_noted_when_it_was_issued_is_not_noted_by_its_wait(device: Devic
         assert len(device.operations._inbox.take()) == notes
 
 
-def test_a_coalesced_operation_is_found_in_the_call_that_issued_it(device: Device) -> None:
-    """Its entry is made when coalescing ends, after the call of the operation itself."""
-    operation = device.begin()
-    device.entry(collective_seq_id=1)  # without events: scheduled for ever
-    device.recorder.issued(operation)
-    before = time.perf_counter_ns()
-    last = device.entry("started", collective_seq_id=1)
-    device.operations.add(operation, (before, time.perf_counter_ns()), None)
-    assert device.poll(3)
-    last["state"] = "completed"
-    assert not device.poll(2)
-    assert device.ends(operation) == [b"c"]
-
-
-def test_a_batch_of_messages_is_over_with_its_last_entry(device: Device) -> None:
-    """NCCL's recorder says of each message that it is one, and not of what bears their state."""
-    numbers: dict[str, Any] = {"collective_seq_id": 4, "p2p_seq_id": 1}
-    batch = [device.begin() for _ in range(2)]
+@pytest.mark.parametrize(
+    ("count", "each", "last"),
+    [
+        (1, {}, {}),
+        (
+            2,
+            {"p2p_seq_id": 1, "is_p2p": True},
+            {"p2p_seq_id": 1, "profiling_name": "nccl:coalesced"},
+        ),
+    ],
+    ids=["an operation", "messages"],
+)
+def test_what_is_coalesced_is_over_with_its_last_entry(
+    device: Device, count: int, each: Any, last: Any
+) -> None:
+    """It is made when coalescing ends, after the calls; of it NCCL's recorder says no message."""
+    batch = [device.begin() for _ in range(count)]
     for operation in batch:
-        device.entry(is_p2p=True, **numbers)  # without events: scheduled for ever
+        device.entry(collective_seq_id=1, **each)  # without events: scheduled for ever
         device.recorder.issued(operation)
     before = time.perf_counter_ns()
-    last = device.entry("started", is_p2p=False, profiling_name="nccl:coalesced", **numbers)
+    last = device.entry("started", collective_seq_id=1, **last)
     for operation in batch:
         device.operations.add(operation, (before, time.perf_counter_ns()), None)
     assert device.poll(3)
     last["state"] = "completed"
     assert not device.poll(2)
-    assert [device.ends(operation) for operation in batch] == [[b"c"], [b"c"]]
+    assert [device.ends(operation) for operation in batch] == [[b"c"]] * count
 
 
 def test_of_coalesced_entries_only_the_newest_counts(device: Device) -> None:
@@ -349,10 +366,6 @@ def test_with_blocking_waits_the_wait_is_the_end(monkeypatch: pytest.MonkeyPatch
     """Nothing is asked then: entries keep events that are used again."""
     monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
     device = Device()
-
-    class Work:
-        pass
-
     waited, dropped, none = device.begin(), device.begin(), device.begin()
     works = Work(), Work()
     device.operations.add(waited, None, works[0])
@@ -386,31 +399,17 @@ def test_not_asked_where_torch_would_crash(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("backend", ["hccl", "somebodys"])
 def test_a_backend_without_a_recorder_is_followed_by_its_work(backend: str) -> None:
     """The Work is held until it is complete, and no longer."""
-    device = Device(backend)
-
-    class Work:
-        complete = False
-
-        def is_completed(self) -> bool:
-            return self.complete
-
-    work, operation, without = Work(), device.begin(), device.begin()
+    device, work = Device(backend), Work()
+    operation, without = device.begin(), device.begin()
     device.operations.add(operation, None, work)
     device.operations.waited(operation, work)
     device.operations.add(without, None, None)
     assert device.poll()
     assert [device.ends(one) for one in (operation, without)] == [[], [b"l"]]
-    work.complete = True
+    work.over = True
     assert not device.poll()
     assert device.ends(operation) == [b"c"]
     assert not device.operations._followed
-
-
-def test_an_exit_looks_once_more(device: Device) -> None:
-    """What was finished in the last moment is on record as finished."""
-    operation = device.issue(state="completed")
-    device.operations.look(1.0)
-    assert device.ends(operation) == [b"c"]
 
 
 def test_a_failure_of_ours_leaves_nothing_in_flight(
@@ -623,46 +622,16 @@ def test_a_device_that_failed_is_asked_no_more(device: Device, text: str) -> Non
     assert [device.ends(one) for one in operations] == [[b"l"]] * 4
 
 
-class _Cuda:
-    """A torch that has devices, of which the process uses the second."""
-
-    def __init__(self) -> None:
-        self.bound: list[tuple[str, int]] = []
-        self.failing = False
-        self.cuda = self._C = self
-        self.version = SimpleNamespace(hip=None, cuda="0.0")
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def device_count(self) -> int:
-        return 2
-
-    def _cuda_hasPrimaryContext(self, index: int) -> bool:  # noqa: N802
-        return index == 1
-
-    def set_device(self, index: int) -> None:
-        self.bound.append((threading.current_thread().name, index))
-
-    def Event(self) -> _Cuda:  # noqa: N802
-        return self
-
-    def Stream(self) -> None:  # noqa: N802
-        return None
-
-    def record(self, stream: None) -> None:
-        return None
-
-    def query(self) -> bool:
-        if self.failing:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered\n...")
-        return True
-
-
 def test_each_asking_thread_gets_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The asking thread ends after some quiet; the next one starts on device 0."""
-    cuda = _Cuda()
-    monkeypatch.setitem(sys.modules, "torch", cuda)
+    """The process uses the second one; the asking thread ends after some quiet, and the next one
+    starts on device 0.
+    """
+    bound: list[tuple[str, int]] = []
+    torch = Mock(version=SimpleNamespace(hip=None, cuda="0.0"))
+    torch._C._cuda_hasPrimaryContext = lambda index: index == 1
+    torch.cuda.device_count.return_value = 2
+    torch.cuda.set_device = lambda index: bound.append((threading.current_thread().name, index))
+    monkeypatch.setitem(sys.modules, "torch", torch)
     device = AskingDevice()
 
     def enter_twice() -> None:
@@ -673,24 +642,17 @@ def test_each_asking_thread_gets_the_device_once(monkeypatch: pytest.MonkeyPatch
         thread = threading.Thread(target=enter_twice, name=name)
         thread.start()
         thread.join()
-    assert cuda.bound == [("a", 1), ("b", 1)]
+    assert bound == [("a", 1), ("b", 1)]
     device.enter()
-    cuda.failing = True
+    failed = RuntimeError("CUDA error: an illegal memory access was encountered\n...")
+    torch.cuda.Event.return_value.query.side_effect = failed
     with pytest.raises(DeviceError, match=r"illegal memory access was encountered$"):
         device.enter()
 
 
 def test_a_batch_of_torch_2_15_is_over_when_its_work_says_so() -> None:
     """There the entries are completed and retired when the batch is issued."""
-    device = Device("nccl2")
-
-    class Work:
-        over = False
-
-        def is_completed(self) -> bool:
-            return self.over
-
-    work = Work()
+    device, work = Device("nccl2"), Work()
     batch = [device.begin() for _ in range(2)]
     for operation in batch:
         device.entry("completed", retired=True, is_p2p=True)
@@ -708,39 +670,30 @@ def test_a_batch_of_torch_2_15_is_over_when_its_work_says_so() -> None:
     assert [device.ends(one) for one in batch] == [[b"c"], [b"c"]]
 
 
+@pytest.mark.parametrize("known", [True, False])
 def test_a_capture_that_no_graph_of_torchs_began(
-    device: Device, monkeypatch: pytest.MonkeyPatch
+    device: Device, monkeypatch: pytest.MonkeyPatch, *, known: bool
 ) -> None:
-    """By cuda-python, cupy or TensorRT, or in autograd's threads: the stream itself knows."""
-    cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: True)
+    """By cuda-python, cupy or TensorRT, or in autograd's threads: the stream itself knows. The
+    legacy stream beside a capture, or a failed device, cannot be asked: no part is off.
+    """
+
+    def capturing() -> bool:
+        if not known:
+            raise RuntimeError("CUDA error: the legacy stream would depend on a capture")
+        return True
+
+    cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=capturing)
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
         captured = device.operations.graphs.here()
-    assert captured
+    assert captured is known
     assert not device.operations.graphs.here()
-
-
-def test_a_stream_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The legacy stream beside a capture of another one, or a failed device: no part is off."""
-
-    def raises() -> bool:
-        raise RuntimeError("CUDA error: the legacy stream would depend on a capture")
-
-    device = Device()
-    cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=raises)
-    with monkeypatch.context() as patched:
-        patched.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-        assert not device.operations.graphs.here()
 
 
 def test_a_capture_ends_with_its_graph() -> None:
     """Nobody ended it, and nothing would be asked for ever."""
     captures = Device().operations.graphs
-
-    class Graph:
-        def capture_begin(self) -> None:
-            return None
-
     begin = captures._capturing(True, Graph.capture_begin)
     graph = Graph()
     begin(graph)
@@ -933,3 +886,211 @@ def test_rocms_library_bears_another_name(tmp_path: Path, monkeypatch: pytest.Mo
     assert found is not None
     (address,) = [c.cell_contents for c in found.__closure__ or () if type(c.cell_contents) is int]
     assert address == ctypes.cast(loaded[name], ctypes.c_void_p).value
+
+
+# -- what an abort makes look complete: by the program, by torch's watchdog, in each of its modes
+
+
+def test_aborted_is_not_completed() -> None:
+    """An abort makes the kernel leave, and its event complete."""
+    device = Device()
+    over, hung = device.issue(state="completed"), device.issue()
+    other = device.issue(2)
+    device.operations.aborting(1)
+    device.entries[1]["state"] = "completed"
+    device.poll(2)
+    assert [device.ends(one) for one in (over, hung, other)] == [[b"c"], [b"e"], []]
+    lines = device.journal.lines
+    assert any(line.startswith(b'{"e":%d,' % hung.n) and b'"x"' in line for line in lines)
+
+
+@pytest.mark.parametrize("mode", ["1", "2"])
+def test_what_the_watchdog_aborts(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it tears the process down and where that goes on: completed, after the time-out."""
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", mode)
+    device = Device()
+    operation = device.issue(timeout_ms=1)
+    made = device.entries[0]
+    made.update(state="completed", time_discovered_completed_ns=made["time_created_ns"] + 2_000_000)
+    assert not device.poll(2)
+    assert device.ends(operation) == [b"e"]
+
+
+@pytest.mark.parametrize(("happened", "end"), [(True, b"e"), (False, b"c")])
+def test_an_error_tells_abort(happened: bool, end: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any error, long before a time-out: torch notes it before it aborts."""
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
+    device = Device()
+    monkeypatch.setattr(device.operations._answers, "_has_error", lambda group: happened)
+    operation = device.issue(state="completed")
+    assert not device.poll(2)
+    assert device.ends(operation) == [end]
+
+
+@pytest.mark.parametrize("mode", ["0", "1", "2", "3"])
+def test_an_end_is_doubted_until_a_younger_one(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that complete at once do not vouch for each other; one that was issued later does."""
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", mode)
+    device = Device()
+    both = [device.issue(), device.issue()]
+    other = device.issue(2)
+    device.poll()
+    for entry in device.entries:
+        entry["state"] = "completed"
+    device.poll(3)
+    at_once = [device.ends(one) for one in (*both, other)]
+    if mode in ("0", "3"):
+        assert at_once == [[b"c"]] * 3
+        return
+    assert at_once == [[]] * 3
+    younger = device.issue(state="completed")
+    device.poll(2)
+    assert [device.ends(one) for one in (*both, other, younger)] == [[b"c"], [b"c"], [], []]
+    device.operations.look(0.5)
+    assert [device.ends(one) for one in (other, younger)] == [[b"l"], [b"l"]]
+
+
+def test_a_doubt_lasts_for_some_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would look hung else."""
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    monkeypatch.setattr(answers, "_DOUBT_NS", 0)
+    device = Device()
+    operation = device.issue(state="completed")
+    assert not device.poll(3)
+    assert device.ends(operation) == [b"l"]
+
+
+def test_a_shrink_that_aborts_fails_what_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's flag for it is 1; without it what is in flight ends well."""
+    pytest.importorskip("torch")
+    from torch._C._distributed_c10d import ProcessGroup
+
+    aborted: list[int] = []
+    device = Device()
+    monkeypatch.setattr(completion.DeviceOperations, "aborting", lambda self, n: aborted.append(n))
+
+    class Shrinks:
+        def shrink(self, ranks: object, shrink_flags: int = 0, opts: object = None) -> None:
+            return None
+
+    monkeypatch.setattr(ProcessGroup, "shrink", Shrinks.shrink, raising=False)
+    monkeypatch.setattr(device.capture.groups, "of", lambda group: SimpleNamespace(n=7))
+    completion.install(device.capture)
+    try:
+        for arguments in ((), (0,), (1,)):
+            ProcessGroup.shrink(None, [1], *arguments)
+        ProcessGroup.shrink(None, [1], shrink_flags=1)
+    finally:
+        device.capture.engine.undo(completion.PART)
+    assert aborted == [7, 7]
+
+
+# -- replays of CUDA graphs as operations, on a class that imitates torch's
+
+
+class Graph:
+    """As ``torch.cuda.CUDAGraph``, without a device."""
+
+    def __init__(self) -> None:
+        self.replayed = 0
+
+    def capture_begin(self, pool: object = None) -> None:
+        return None
+
+    def capture_end(self) -> None:
+        return None
+
+    def replay(self) -> None:
+        self.replayed += 1
+
+
+class Events:
+    """What would be asked of the device: replays are over when a test says so."""
+
+    def __init__(self) -> None:
+        self.over = False
+
+    def after(self, stream: object) -> Any:
+        return lambda: self.over
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> Events:
+    """In the place of those of CUDA."""
+    made = Events()
+    monkeypatch.setattr(graphs, "after", made.after)
+    return made
+
+
+def watched(device: Device) -> type[Graph]:
+    """A class of graphs whose captures and replays are seen."""
+    kind = type("CUDAGraph", (), dict(Graph.__dict__))
+    device.operations.graphs.watch(SimpleNamespace(CUDAGraph=kind))
+    return kind
+
+
+def captured(device: Device, graph: Graph, *groups: int) -> Graph:
+    """A graph with one all_reduce in each of these groups."""
+    graph.capture_begin()
+    for group in groups:
+        device.issue(group)
+    graph.capture_end()
+    return graph
+
+
+def replays(device: Device) -> list[tuple[str, int]]:
+    calls = {d["n"]: d for d in device.journal.definitions if d["def"] == "call"}
+    found = []
+    for line in device.journal.lines:
+        if line.startswith(b'{"b":') and b'"s":' in line:
+            call = calls[int(line.split(b'"s":')[1].split(b",")[0].rstrip(b"}\n"))]
+            if call["op"].startswith("graph_replay"):
+                found.append((call["op"], call["group"]))
+    return found
+
+
+def test_a_replay_is_an_operation_of_each_group_in_it(events: Events) -> None:
+    """In flight until its event says that the device is through."""
+    device = Device()
+    graph = captured(device, watched(device)(), 1, 2, 2)
+    graph.replay()
+    assert graph.replayed == 1
+    assert replays(device) == [("graph_replay(all_reduce)", 1), ("graph_replay(2 all_reduce)", 2)]
+    assert device.poll(2)
+    events.over = True
+    assert not device.poll()
+    assert sum(line.startswith(b'{"c":') for line in device.journal.lines) == 2
+
+
+def test_a_graph_without_collectives_costs_nothing(events: Events) -> None:
+    """And one that is gone is forgotten."""
+    device = Device()
+    kind = watched(device)
+    captured(device, kind()).replay()
+    graph = captured(device, kind(), 1)
+    del graph
+    gc.collect()
+    assert (replays(device), device.operations.graphs._names.entries) == ([], {})
+
+
+def test_a_replay_that_raises_has_failed(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exception is the program's."""
+
+    def raises(self: Graph) -> None:
+        raise ValueError("not now")
+
+    monkeypatch.setattr(Graph, "replay", raises)
+    device = Device()
+    graph = captured(device, watched(device)(), 1)
+    with pytest.raises(ValueError, match="not now"):
+        graph.replay()
+    assert any(line.startswith(b'{"e":') and b'"f":1' in line for line in device.journal.lines)
+
+
+def test_other_contents_are_another_operation() -> None:
+    """Of graphs with many runs a checksum tells them apart."""
+    many = ["all_reduce", "all_gather"] * 20
+    contents = graphs._contents
+    assert contents(["all_reduce"] * 3 + ["barrier"]) == "3 all_reduce, barrier"
+    assert contents(many) != contents([*many, "all_reduce"])
+    assert len(contents(many)) < 200

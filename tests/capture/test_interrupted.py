@@ -143,13 +143,6 @@ def test_what_a_handler_raises_arrives(tmp_path: Path, core: str, what: str, tur
     assert (outcome.stdout, outcome.stderr) == ("0 []\n", "")
 
 
-def test_untraced_nothing_is_lost(tmp_path: Path) -> None:
-    """The program that the others are compared with."""
-    for what in ("works", "stores"):
-        program = PROGRAM_SIGNAL_STORM.replace("TURNS", "300")
-        assert preloaded("-c", program, "", str(tmp_path), what).check().stdout == "0 []\n"
-
-
 PROGRAM_WAITS_AGAIN = """
 import sys
 from datetime import timedelta

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from disttrace.capture.calls.operations import ROWS
+from disttrace.capture.native import functional
 from support.preloaded import preloaded, side_by_side
 from support.raw import RawJournal, read_journals
 
@@ -52,8 +54,8 @@ def is_whole(journal: RawJournal) -> None:
 def ran(program: str, folder: Path) -> Ran:
     """Per rank what it says without us, and the journal of a traced run; both end alike."""
     plain, traced = (
-        [*map(json.loads, side_by_side(PROGRAMS / program, WORLD, folder, mode))]
-        for mode in ("count", "trace")
+        [*map(json.loads, side_by_side(PROGRAMS / program, WORLD, folder, traced))]
+        for traced in "01"
     )
     assert [one["endings"] for one in traced] == [one["endings"] for one in plain]
     journals = sorted(read_journals(folder / "out"), key=lambda journal: journal.rank)
@@ -136,7 +138,7 @@ def test_a_python_backend(tmp_path: Path) -> None:
     if "No constructor" in plain.stdout or plain.code == -signal.SIGSEGV:
         pytest.skip("this torch has no Python backends, or crashes on them untraced (2.15.0)")
     plain.check()
-    traced = preloaded(program, str(tmp_path)).check()
+    traced = preloaded(program, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()
     assert traced.stdout == plain.stdout
     (journal,) = read_journals(tmp_path)
     counted = json.loads(plain.stdout.splitlines()[-1])
@@ -213,3 +215,81 @@ def test_a_clone_is_another_connection_to_the_same_place(tmp_path: Path, port: i
     connections = [one.get("connection") for one in used]
     assert connections[0] is None
     assert len({*connections}) == 3
+
+
+# -- what brings the kernels of operations issued by C++ into a process
+
+PYTHON_ONLY = ("nothing", "profiler")
+LATE = ("functional", "out_argument", "coalesced", "inference", "taken", "threads")
+AUTOGRAD = "_c10d_functional_autograd."
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
+    """What the program says of each case, and the folder of its journals."""
+    folder = tmp_path_factory.mktemp("late")
+    outcome = preloaded(PROGRAMS / "late_kernels.py", str(folder), timeout=120).check()
+    return [json.loads(line) for line in outcome.stdout.splitlines()], folder
+
+
+def test_every_operation_is_recorded(late: tuple[list[dict[str, Any]], Path]) -> None:
+    """The first one too: in threads, inference mode, autograd, and from a compiled library."""
+    cases, folder = late
+    for case in cases:
+        (journal,) = read_journals(folder / case["name"])
+        # torch issues some single ones as coalesced.
+        names = [call["op"].removesuffix("_coalesced") for call in journal.called("collective")]
+        found = collections.Counter(names)
+        if case["name"] == "reducer":  # what DDP's constructor does differs by version
+            assert found["all_gather"] or found["broadcast"]
+        else:
+            assert found == case["issued"], case["name"]
+        assert journal.of("note") == []
+
+
+def test_kernels_wait_for_a_call(late: tuple[list[dict[str, Any]], Path]) -> None:
+    """Python's own calls, functional ones and DDP bring none that others pass; all else does."""
+    cases, _ = late
+    assert len(cases) == 12
+    for case in cases:
+        assert case["before"] is False
+        other = case["name"] not in (*PYTHON_ONLY, *LATE, "reducer")
+        assert case["after"] is (other and not case["hooks"]), case["name"]
+        # C++ may wait by itself then.
+        waits = case["name"] in ("autograd", "library")
+        assert case["functional"] == ["wait_tensor"] * waits, case["name"]
+        assert case["left"] == [], case["name"]
+
+
+def test_calls_of_operators_are_watched(late: tuple[list[dict[str, Any]], Path]) -> None:
+    """Those of functional collectives all the time, those of autograd until the first call."""
+    cases, _ = late
+    for case in cases:
+        watched = set(case["watched"])
+        for name in ("wait_tensor", *(() if case["hooks"] else ("all_reduce",))):
+            assert {f"_c10d_functional.{name}", f"_c10d_functional.{name}.default"} <= watched
+        assert ("_c10d_functional.all_reduce" in watched) is not case["hooks"]
+        autograd = {name for name in watched if name.startswith(AUTOGRAD)}
+        assert bool(autograd) is (case["name"] != "autograd"), case["name"]
+
+
+def test_a_type_is_not_asked() -> None:
+    """Whether it takes operators itself is read past its metaclass, which may raise."""
+
+    class Asked(type):
+        def __getattribute__(cls, name: str) -> object:
+            raise RuntimeError(name)
+
+        def __hash__(cls) -> int:
+            raise RuntimeError("hash")
+
+    class Odd(metaclass=Asked):
+        pass
+
+    class Taking(metaclass=Asked):
+        def __torch_dispatch__(self) -> None:
+            pass
+
+    assert functional._runs(Odd()) is True
+    assert functional._runs([torch.ones(1), Taking()]) is False
+    assert functional._runs(torch.ones(1)) is True

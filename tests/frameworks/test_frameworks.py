@@ -19,13 +19,7 @@ import orjson
 import pytest
 
 from frameworks.libraries import environment
-from support.processes import (
-    Outcome,
-    clean_environ,
-    ending,
-    free_port,
-    run_program,
-)
+from support.processes import Outcome, clean_environ, ending, free_port, run_program
 from support.raw import read_journals
 
 PROGRAMS = Path(__file__).parent / "programs"

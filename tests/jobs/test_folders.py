@@ -15,6 +15,7 @@ import pytest
 
 from disttrace.cli import main
 from disttrace.identity import PARENT_VARIABLE, Identity
+from lifecycle.test_left_over import file, link, somebody_elses
 from support.preloaded import preloaded
 from support.processes import ROOT, clean_environ, companions, free_port, wait_until
 
@@ -132,23 +133,7 @@ def test_folders_are_made_like_that_of_all(tmp_path: Path, mode: str, of_folder:
     assert {path.name for path in out.iterdir()} == {"r7"}
 
 
-def a_file(path: Path, _elsewhere: Path) -> None:
-    path.touch()
-
-
-def a_link(path: Path, elsewhere: Path) -> None:
-    elsewhere.mkdir()
-    path.symlink_to(elsewhere)
-
-
-def somebody_elses(path: Path, _elsewhere: Path) -> None:
-    if os.geteuid():
-        pytest.skip("only root gives folders away")
-    path.mkdir()
-    os.chown(path, 4711, 4711)
-
-
-@pytest.mark.parametrize("put", [a_file, a_link, somebody_elses])
+@pytest.mark.parametrize("put", [file, link, somebody_elses])
 def test_a_folder_that_cannot_be_used_is_done_without(tmp_path: Path, put: object) -> None:
     """One sentence, and the journal lies in the folder of all."""
     out = tmp_path / "out"

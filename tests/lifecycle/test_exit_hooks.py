@@ -110,36 +110,25 @@ def test_way_out_of_a_child(
         assert PROGRAM.read_text().splitlines()[line - 1].strip().startswith("raise ValueError")
 
 
-def test_way_out_of_torch_spawn(tmp_path: Path) -> None:
-    """Its parent shows the child's traceback, in which we do not appear."""
-    outcome = traced(tmp_path, "torch", "raises").check()
-    assert outcome.stdout.startswith("ProcessRaisedException")
-    assert "ValueError: first line" in outcome.stdout
-    assert OURS not in outcome.stdout
-    journal = of_child(tmp_path)
-    assert ends(journal) == ([("exception", 1)], FAILURE)
-
-
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a frame of ours would show in its parent")
-def test_a_child_of_torch_spawn_that_leaves_says_where(tmp_path: Path) -> None:
-    """`sys.exit` in the function that it was given; its parent shows what it shows untraced."""
-    outcome = traced(tmp_path, "torch", "leaves").check()
-    plain = to_its_end(PROGRAM, "torch", "leaves", DISTTRACE="0").check()
-    assert outcome.stdout == plain.stdout
-    (left,) = of_child(tmp_path).of("exit")
-    assert (left["how"], left["code"]) == ("exit", 7)
-    assert left["stack"]
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="a frame of ours would show in its parent")
-def test_an_interrupt_that_torch_spawn_swallows(tmp_path: Path) -> None:
-    """Its child ends with 0 (since torch 2.15 as by a signal), and its journal says why."""
-    said = traced(tmp_path, "torch", "interrupted").check().stdout
-    code = 128 + signal.SIGINT if said else 0
-    assert said.startswith("ProcessRaisedException") if said else not said
-    assert OURS not in said
+@pytest.mark.parametrize(
+    ("name", "how", "failures"),
+    [
+        ("raises", "exception", FAILURE),
+        ("leaves", "exit", []),
+        ("interrupted", "exception", [("KeyboardInterrupt", "")]),
+    ],
+)
+def test_way_out_of_torch_spawn(tmp_path: Path, name: str, how: str, failures: Failures) -> None:
+    """Its parent shows what it shows untraced; where that is nothing, as of an interrupt before
+    torch 2.15, the journal says why. One that asked to end says where.
+    """
+    plain = to_its_end(PROGRAM, "torch", name, DISTTRACE="0").check().stdout
+    assert traced(tmp_path, "torch", name).check().stdout == plain
+    codes = {"raises": 1, "leaves": 7, "interrupted": 128 + signal.SIGINT if plain else 0}
     journal = of_child(tmp_path)
-    assert ends(journal) == ([("exception", code)], [("KeyboardInterrupt", "")])
+    assert ends(journal) == ([(how, codes[name])], failures)
+    assert name != "leaves" or journal.only("exit")["stack"]
 
 
 def test_a_failure_deep_inside_a_library_shows_the_programs_line() -> None:
@@ -154,36 +143,30 @@ def test_a_failure_deep_inside_a_library_shows_the_programs_line() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("passes_on", "failure"), ("says_so", "failure"), ("leaves_over_it", "exit"),
-     ("leaves_at_once_over_it", "exit")],
+     ("leaves_at_once_over_it", "exit"), ("goes_on_without", "failure")],
 )  # fmt: skip
 def test_what_it_was_raised_from(tmp_path: Path, name: str, kind: str) -> None:
-    """A failure, or a request to end, names the error of the operation that it follows from."""
+    """A failure, or a request to end, names the error of the operation that it follows from; none
+    where the program does without that.
+    """
     traced(tmp_path, "main", name)
     (journal,) = read_journals(tmp_path)
     strings = journal.strings()
     (failed,) = (strings[r["x"]] for r in journal.records if "e" in r and "x" in r)
-    assert journal.only(kind)["causes"] == [failed]
-
-
-def test_a_failure_of_its_own_has_no_causes(tmp_path: Path) -> None:
-    """Nothing but what the program does without was being handled when it was raised."""
-    traced(tmp_path, "main", "goes_on_without")
-    (journal,) = read_journals(tmp_path)
-    assert "causes" not in journal.only("failure")
+    causes = None if name == "goes_on_without" else [failed]
+    assert journal.only(kind).get("causes") == causes
 
 
 def test_parent_and_forked_child_end_apart(tmp_path: Path) -> None:
-    """A child forked by hand that leaves by os._exit has a journal and an end of its own."""
-    outcome = traced(tmp_path, "main", "forks").check()
+    """A child forked by hand that leaves by os._exit has a journal and an end of its own; its clock
+    begins with the fork: nothing that it repeats is later than its end.
+    """
+    outcome = traced(tmp_path, "main", "forks_late").check()
     assert outcome.stdout == "3\n"
-    found = {j.only("process")["role"]: ends(j)[0] for j in read_journals(tmp_path)}
-    assert found == {"main": [("normal", None)], "child": [("os._exit", 3)]}
-
-
-def test_what_a_forked_child_repeats_bears_its_own_times(tmp_path: Path) -> None:
-    """Its clock begins with the fork: nothing that it writes is later than its end."""
-    traced(tmp_path, "main", "forks_late").check()
-    (child,) = (j for j in read_journals(tmp_path) if j.only("process")["role"] == "child")
+    found = {j.only("process")["role"]: j for j in read_journals(tmp_path)}
+    by_role = {role: ends(journal)[0] for role, journal in found.items()}
+    assert by_role == {"main": [("normal", None)], "child": [("os._exit", 3)]}
+    child = found["child"]
     assert child.of("group")
     assert child.of("versions")
     assert max(one.get("t", 0) for one in child.definitions) == child.only("exit")["t"]

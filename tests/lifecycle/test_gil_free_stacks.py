@@ -52,28 +52,11 @@ time.sleep(60)
 SLEEPS = """
 print("ready", flush=True) or time.sleep(60)  # slept
 """
-HANDLED = """
-def handler(number, frame):
-    os.write(1, b"handled\\n")  # print is not reentrant, and the last one may be under way
-    os._exit(7)
-signal.signal(signal.SIGTERM, handler)
-"""
 THEIRS = """
 number = session._session._without_gil._signal
 signal.signal(number, lambda *_: print("theirs", flush=True))
 while session._session._without_gil._told[0]:
     time.sleep(0.05)
-"""
-FORKS = """
-for _ in range(3):
-    if os.fork() == 0:
-        sys.exit(0)  # finalizes: a watchdog that stayed behind would be waited for
-    os.wait()
-pid = os.fork()
-if pid == 0:
-    time.sleep(60)
-os.kill(pid, signal.SIGTERM)
-print("child", os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 
 
@@ -182,17 +165,6 @@ def test_a_process_that_is_told_to_end_says_where_it_was(tmp_path: Path) -> None
     assert "# slept" in where(tmp_path)[0]
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_a_handler_of_the_program_is_called(tmp_path: Path, *, again: bool) -> None:
-    """Ours is out of its way, also after a while."""
-    with run(tmp_path, HANDLED + ("time.sleep(1)" if again else "") + SLEEPS) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        process.terminate()
-        assert process.communicate()[0] == b"handled\n"
-        assert process.returncode == 7
-
-
 def test_the_program_has_the_signal_if_it_wants_it(tmp_path: Path) -> None:
     """Nobody sends it any more, and its handler stays, also when tracing ends."""
     ends = "import disttrace; disttrace.uninstall(); os.kill(os.getpid(), number); time.sleep(1)"
@@ -208,14 +180,6 @@ def test_a_signal_with_a_handler_of_c_is_not_taken(tmp_path: Path) -> None:
     shown = "print(signal.SIGRTMAX - session._session._without_gil._signal)"
     with run(tmp_path, LOOKS + shown, before=handler) as process:
         assert process.communicate(timeout=90)[0] == b"8\n"
-
-
-def test_forked_children_have_neither(tmp_path: Path) -> None:
-    """One that ends in the ordinary way ends; one that is terminated leaves no word here."""
-    with run(tmp_path, "time.sleep(1.5)" + FORKS) as process:
-        assert process.communicate(timeout=90)[0] == b"child -15\n"
-        assert process.returncode == 0
-    assert "most recent call first" not in definitions(tmp_path)
 
 
 NUMBER = signal.SIGRTMAX - 7
@@ -253,6 +217,12 @@ trace()
 for number in (signal.SIGTERM, NUMBER):
     print(signal.getsignal(number), faulthandler.unregister(number))
 print(faulthandler.is_enabled(), caught()[0] >> NUMBER - 1 & 1)""",
+    "a handler of Python's, set later": """
+trace()
+signal.signal(signal.SIGTERM, lambda *_: print("handled", flush=True))
+for pause in (0, 1):
+    time.sleep(pause)
+    os.kill(os.getpid(), signal.SIGTERM)""",
     "sent to the process": "trace(); os.kill(os.getpid(), NUMBER); time.sleep(5)",
     "sent to a thread": "trace(); signal.raise_signal(NUMBER); time.sleep(5)",
     "waited for": """

@@ -4,9 +4,7 @@ tell each other of their calls while the job gets on.
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import sys
 import time
 import zlib
@@ -29,7 +27,6 @@ from support.processes import ROOT, clean_environ, companions, wait_until
 from support.raw import verdicts
 
 HANG = ROOT / "examples" / "faults" / "slow_loader.py"
-COUNTS = ROOT / "tests" / "reliability" / "counted_keys.py"
 
 
 @pytest.fixture
@@ -78,67 +75,6 @@ def test_a_hang_is_told_once(tmp_path: Path, hosts: Sequence[Host], secret: str)
 
 def _is_clean(folder: Path) -> bool:
     return not companions(folder) and all(path.suffix == ".jsonl" for path in folder.iterdir())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("hosts", [3], indirect=True)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["gone", "stopped"])
-def test_without_the_server_each_host_speaks_for_itself(
-    tmp_path: Path, hosts: Sequence[Host], number: signal.Signals
-) -> None:
-    """It says who waits there, accuses nobody, and why no more is known."""
-    variables = {**environ(DISTTRACE="1"), "DISTTRACE_STALL": "8"}
-    command = [sys.executable, str(HANG), "--culprit", "0"]
-    with networks.job(hosts, command, variables, tmp_path):
-        meeting = set(protocol.ports(29500))
-        wait_until(lambda: meeting & {*hosts[0].listeners()}, timeout=60)
-        time.sleep(1.5)  # till the others are there
-        for pid in companions(tmp_path / "journals0"):
-            os.kill(pid, number)
-        wait_until(lambda: told_by(tmp_path, 3) == [1, 2], timeout=60)
-        wait_until(lambda: "disttrace: more:" in said(tmp_path, 2), timeout=10)
-        for rank in (1, 2):
-            text = said(tmp_path, rank)
-            assert f"Rank {rank} has been waiting" in text
-            assert "the host of rank 0 does not answer" in text
-        for pid in companions(tmp_path / "journals0"):
-            os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("hosts", [2], indirect=True)
-@pytest.mark.parametrize("libuv", ["1", "0"], ids=["libuv", "plain"])
-def test_a_program_counts_for_itself(tmp_path: Path, hosts: Sequence[Host], libuv: str) -> None:
-    """At each of hundreds of polls, before, during and after the stall, as without tracing."""
-    found = {}
-    for switch in ("0", "1"):
-        folder = tmp_path / switch
-        variables = environ(DISTTRACE=switch, USE_LIBUV=libuv)
-        command = [sys.executable, str(COUNTS), "8"]
-        with networks.job(hosts, command, variables, folder) as processes:
-            if switch == "1":
-                # Somebody waits, so companions have met: the claim is about something.
-                wait_until(lambda: len(hosts[0].listeners()) > 1, timeout=30)
-            codes = [process.wait(90) for process in processes]
-        lines = [line for line in said(folder, 0).splitlines() if "disttrace" not in line]
-        found[switch] = (codes, [line for line in lines if line.startswith(("counted", "often"))])
-    assert found["1"] == found["0"]
-    assert found["1"][1][1:] == ["often"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("hosts", [3], indirect=True)
-def test_hosts_that_share_a_folder_tell_once(tmp_path: Path, hosts: Sequence[Host]) -> None:
-    """They ask each other, and none reads the journals of another one."""
-    command = [sys.executable, str(HANG), "--culprit", "1"]
-    with networks.job(hosts, command, environ(DISTTRACE="1"), tmp_path, shared=True):
-        wait_until(lambda: told_by(tmp_path, 3), timeout=90)
-        time.sleep(3)
-        (who,) = told_by(tmp_path, 3)
-        text = said(tmp_path, who)
-        assert "disttrace: stalled: Rank 1 never joined all_reduce #" in text
-        assert "nothing is known" not in text
-    wait_until(lambda: _is_clean(tmp_path / "journals"), timeout=60)
 
 
 def told(calls: Calls, *, name: int = 1, room: int = 400) -> Excerpt:

@@ -75,31 +75,6 @@ def settings(tmp_path: Path, **more: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def check_said_once(ran: Outcome, tmp_path: Path) -> None:
-    assert LAST.search(ran.stderr), ran.stderr[-2000:]
-    assert ran.stderr.count("disttrace: failed") == 1
-    (one,) = verdicts(tmp_path)
-    assert (one["kind"], one["culprit_ranks"], one["disttrace"]) == ("failed", [1], 1)
-    assert isinstance(one["finding"], dict)
-    assert one["finding"]["kind"] == "process_failed"
-
-
-def test_torchrun_says_who_failed_first(tmp_path: Path) -> None:
-    """Below torchrun's own table."""
-    more = settings(tmp_path)
-    ran = processes.torchrun(program(tmp_path), 2, "rank", timeout=120.0, options=(), **more)
-    assert ran.code == 1
-    check_said_once(ran, tmp_path)
-
-
-@pytest.mark.parametrize(("how", "code"), [("spawn", 1), ("processes", 0)])
-def test_whoever_started_the_ranks_says_it(tmp_path: Path, how: str, code: int) -> None:
-    """Also where it ends well itself, for nobody looked at how its children ended."""
-    ran = python(program(tmp_path), how, timeout=120.0, **settings(tmp_path))
-    assert ran.code == code, ran.stderr
-    check_said_once(ran, tmp_path)
-
-
 RANKS = """
 import os, subprocess, sys
 os.environ["DISTTRACE"] = "1"
@@ -114,11 +89,28 @@ def bare(tmp_path: Path, *args: str | Path, **more: str) -> Outcome:
     return python("-c", RANKS, *args, timeout=120.0, **given)
 
 
-def test_of_ranks_started_one_by_one_the_last_one_says_it(tmp_path: Path) -> None:
-    """Each draws a job name of its own."""
-    ran = bare(tmp_path, program(tmp_path), "rank")
-    assert ran.code == 1
-    check_said_once(ran, tmp_path)
+WAYS = [("torchrun", 1), ("spawn", 1), ("processes", 0), ("one by one", 1)]
+
+
+@pytest.mark.parametrize(("how", "code"), WAYS)
+def test_whoever_started_the_ranks_says_it(tmp_path: Path, how: str, code: int) -> None:
+    """Below torchrun's own table, and also where it ends well itself, for nobody looked at how its
+    children ended. Of ranks that draw a job name each the last one says it.
+    """
+    path, given = program(tmp_path), settings(tmp_path)
+    if how == "torchrun":
+        ran = processes.torchrun(path, 2, "rank", timeout=120.0, options=(), **given)
+    elif how == "one by one":
+        ran = bare(tmp_path, path, "rank")
+    else:
+        ran = python(path, how, timeout=120.0, **given)
+    assert ran.code == code, ran.stderr
+    assert LAST.search(ran.stderr), ran.stderr[-2000:]
+    assert ran.stderr.count("disttrace: failed") == 1
+    (one,) = verdicts(tmp_path)
+    assert (one["kind"], one["culprit_ranks"], one["disttrace"]) == ("failed", [1], 1)
+    assert isinstance(one["finding"], dict)
+    assert one["finding"]["kind"] == "process_failed"
 
 
 LISTS = """

@@ -4,15 +4,13 @@ nobody else may write there, or it is not taken.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
-import signal
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,100 +27,7 @@ from disttrace.lifecycle.meeting import namespace, own_folder, place
 from disttrace_viewer.companion.reading import OwnJournals
 from disttrace_viewer.companion.service import SETTLED_S, sweep
 from support.journals import Journal
-from support.processes import (
-    announcements,
-    clean_environ,
-    companions,
-    ending,
-    free_port,
-    wait_until,
-)
-
-PROGRAM = """
-import os, sys, time, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-if sys.argv[1] == "hangs" and rank == 1:
-    time.sleep(300)
-for step in range(30):
-    one = torch.ones(4)
-    dist.all_reduce(one)
-    time.sleep(0.1)
-if sys.argv[1] == "slow" and rank == 1:  # so that there is a companion, and something to say
-    time.sleep(12)
-dist.all_reduce(one)
-print(f"rank {rank}: {one.sum():.0f}\\n", end="", flush=True)
-dist.destroy_process_group()
-"""
-
-
-def launch(tmp_path: Path, how: str, **variables: str) -> list[subprocess.Popen[str]]:
-    """Two ranks that no launcher would start again."""
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM)
-    port = str(free_port())
-    command = [sys.executable, str(path), how]
-    meet = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    given = {**meet, "OMP_NUM_THREADS": "1", **variables}
-    environs = [clean_environ(RANK=str(rank), **given) for rank in range(2)]
-    return [subprocess.Popen(command, env=e, stdout=-1, stderr=-1, text=True) for e in environs]
-
-
-def outcome(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
-    said = [process.communicate(timeout=120) for process in ranks]
-    return [(process.returncode, *both) for process, both in zip(ranks, said, strict=True)]
-
-
-@contextlib.contextmanager
-def killed(first: list[subprocess.Popen[str]], out: Path) -> Iterator[None]:
-    """What is waited for inside; then the companions and the ranks get SIGKILL."""
-    with ending(*first):
-        yield
-        for pid in [*companions(out), *(process.pid for process in first)]:
-            os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not companions(out), timeout=30)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("on_stall", [None, "abort"])
-def test_an_order_to_end_left_over_ends_nobody(tmp_path: Path, on_stall: str | None) -> None:
-    """The next job says and does what it does without being traced."""
-    out = tmp_path / "out"
-    traced = {"DISTTRACE": "1", "DISTTRACE_DIR": str(out), "DISTTRACE_JOB": "nightly"}
-    first = launch(tmp_path, "hangs", DISTTRACE_STALL="2", DISTTRACE_ON_STALL="abort", **traced)
-
-    def ordered() -> bool:
-        return any('"abort"' in path.read_text() for path in announcements(out))
-
-    with killed(first, out):
-        wait_until(lambda: any(announcements(out)), timeout=90)
-        for process in first:  # they would obey before anybody can kill them
-            process.send_signal(signal.SIGSTOP)
-        wait_until(ordered, timeout=60)
-    assert ordered()
-    (registry,) = out.glob("*.otlp")
-    assert "nightly-" in registry.read_text()
-    again = {"DISTTRACE_ON_STALL": on_stall} if on_stall else {}
-    found = outcome(launch(tmp_path, "well", DISTTRACE_STALL="20", **again, **traced))
-    assert found == outcome(launch(tmp_path, "well"))
-    assert [code for code, *_ in found] == [0, 0]
-
-
-@pytest.mark.long
-def test_a_companion_takes_over_from_one_that_was_killed(tmp_path: Path) -> None:
-    """Its lock and its numbers are free: what stalls in the next job is told, once."""
-    out = tmp_path / "out"
-    traced = {"DISTTRACE": "1", "DISTTRACE_DIR": str(out), "DISTTRACE_JOB": "nightly"}
-    first = launch(tmp_path, "hangs", DISTTRACE_STALL="1", **traced)
-    with killed(first, out):
-        wait_until(lambda: any('"said"' in p.read_text() for p in announcements(out)), timeout=90)
-    found = outcome(launch(tmp_path, "slow", DISTTRACE_STALL="1", **traced))
-    told = "".join(stderr for *_, stderr in found)
-    assert [code for code, *_ in found] == [0, 0]
-    assert told.count("disttrace: stalled: Rank 1 never joined all_reduce #31") == 1, told
-    wait_until(lambda: not companions(out), timeout=60)
-    assert not [path.name for path in out.iterdir() if path.suffix != ".jsonl"]
-
+from support.processes import clean_environ, ending, wait_until
 
 _CACHESTAT = 451
 PROGRAM_SYNCING = """

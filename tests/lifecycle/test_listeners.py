@@ -1,11 +1,17 @@
-"""Callbacks of ``on_verdict`` hear what the job says of itself, and harm nobody."""
+"""Who hears what a job says of itself: callbacks of ``on_verdict``, trainers, and the process that
+prints it; and when a process asks for a companion.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,38 +19,17 @@ from typing import Any
 import pytest
 
 import disttrace
+from disttrace import integrations
+from disttrace.config import resolve
+from disttrace.identity import Identity
 from disttrace.lifecycle import listeners
-from support.processes import clean_environ, run_program, static, torchrun, wait_until
+from disttrace.lifecycle import meeting as meeting
+from disttrace.lifecycle.companion import Companion
+from disttrace.lifecycle.voice import Voice
+from support.journals import MS
+from support.processes import clean_environ, run_program, wait_until
 
 OBJECT = {"disttrace": 1, "kind": "going on", "at": 1.5, "summary": "they communicate again."}
-HANGS = """
-import json, os, signal, sys, time, torch, torch.distributed as dist, disttrace
-
-def heard(said):
-    with open(f"{sys.argv[1]}/{os.environ['RANK']}", "a") as file:
-        file.write(json.dumps([said, disttrace.live()]) + "\\n")
-    raise SystemExit("not the program's")
-
-def never(said):
-    with open(f"{sys.argv[1]}/never", "a") as file:
-        file.write("called\\n")
-
-def end(said):
-    # Not before all have heard: to end one ends the wait of the other.
-    until = time.monotonic() + 20
-    while not all(os.path.exists(f"{sys.argv[1]}/{r}") for r in "01") and time.monotonic() < until:
-        time.sleep(0.05)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-disttrace.on_verdict(heard)
-disttrace.on_verdict(never)()
-disttrace.on_verdict(end)
-dist.init_process_group("gloo")
-for step in range(3):
-    if step == 2 and dist.get_rank() == 1:
-        time.sleep(600)
-    dist.all_reduce(torch.ones(4))  # <- the line
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -149,41 +134,10 @@ print(heard)
     assert run_program(command, clean_environ(), 60).check().stdout == "['first', 'anew']\n"
 
 
-def test_every_rank_of_a_host_hears_of_a_hang(tmp_path: Path) -> None:
-    """Under torchrun, whose agent speaks; one callback fails, another ends its rank."""
-    program = tmp_path / "program.py"
-    program.write_text(HANGS)
-    done = torchrun(
-        program, 2, str(tmp_path), options=static(), DISTTRACE="1",
-        DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2",
-    )  # fmt: skip
-    assert done.code != 0
-    assert not done.hung
-    for rank in "01":
-        first, *rest = (tmp_path / rank).read_text().splitlines()
-        said, live = json.loads(first)
-        assert rest == []  # it raised
-        assert said["disttrace"] == 1
-        told = (said["kind"], said["certainty"], said["culprit_ranks"])
-        assert told == ("stalled", "certain", [1])
-        assert said["summary"] in done.stderr
-        assert said["finding"]["kind"] == "missing_participant"
-        assert (live["rank"], live["said"]) == (int(rank), said)
-        where = (live["in_flight"], live["oldest_op"], live["oldest_line"])
-        line = HANGS[: HANGS.index("# <- the line")].count("\n") + 1
-        assert where == ((0, None, None) if rank == "1" else (1, "all_reduce", f"{program}:{line}"))
-        if rank == "0":
-            assert 1 < live["oldest_age_s"] < 60
-        assert live["begun"] >= 3 - int(rank)
-    assert done.stderr.count("the callback heard of on_verdict raised SystemExit") == 2
-    assert "Signal 15 (SIGTERM)" in done.stderr
-    assert not (tmp_path / "never").exists()
-
-
 def test_live_counts_what_begins_and_is_empty_without_tracing(tmp_path: Path) -> None:
     """Before torch is imported, too; a tracker can write all of it down."""
     program = """
-import json, sys, disttrace
+import json, sys, threading, time, disttrace
 print(disttrace.live())
 disttrace.install(dir=sys.argv[1])
 import torch, torch.distributed as dist
@@ -197,9 +151,228 @@ after = disttrace.live()
 json.dumps(after)
 print(before["rank"], after["rank"], after["begun"] - ready["begun"], after["in_flight"])
 print(after["oldest_op"], after["said"])
+def waits():
+    dist.HashStore().wait(["never"])  # 17
+threading.Thread(target=waits, daemon=True).start()
+while not disttrace.live()["in_flight"]:
+    time.sleep(0.01)
+time.sleep(0.2)
+stuck = disttrace.live()
+where = [stuck[key] for key in ("in_flight", "oldest_op", "oldest_line")]
+print(*where, 0.1 < stuck["oldest_age_s"] < 60)
 disttrace.uninstall()
 print(disttrace.live())
 """
     command = [sys.executable, "-c", program, str(tmp_path / "out")]
     said = run_program(command, clean_environ(), 60).check().stdout.splitlines()
-    assert said == ["{}", "None 3 5 0", "None None", "{}"]
+    stuck = "1 store.wait <string>:17 True"
+    assert said == ["{}", "None 3 5 0", "None None", stuck, "{}"]
+
+
+# -- what trainers get of a trace, by what `disttrace.live` says (with trainers: make frameworks)
+
+
+SLOW = {"rank": 5, "share": 0.2, "since": 1.0, "line": "a.py:1", "others": 7, "rank_hours": 0.1}
+LIVE: dict[str, Any] = {
+    "rank": 3, "begun": 40, "in_flight": 1, "oldest_op": "all_reduce", "oldest_age_s": 2.5,
+    "oldest_line": "train.py:7", "waiting_share": None, "slow": [], "said": None,
+}  # fmt: skip
+
+
+OTHERS = ("going on", "starting", "slow")
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    values = dict(LIVE)
+    monkeypatch.setattr(disttrace, "live", lambda: dict(values))
+    return values
+
+
+def test_a_logger_gets_numbers(live: dict[str, Any]) -> None:
+    """No text, nothing that is unknown, and of slow ranks the worst."""
+    usual = {"disttrace/begun": 40, "disttrace/in_flight": 1, "disttrace/oldest_age_s": 2.5}
+    assert integrations.numbers() == {**usual, "disttrace/slow_ranks": 0}
+    live.update(waiting_share=0.25, slow=[SLOW, {**SLOW, "rank": 6, "share": 0.1}])
+    assert integrations.numbers() == {
+        **usual, "disttrace/waiting_share": 0.25, "disttrace/slow_ranks": 2,
+        "disttrace/slowest_rank": 5, "disttrace/slowest_share": 0.2,
+    }  # fmt: skip
+
+
+def test_without_tracing_there_is_nothing() -> None:
+    error = RuntimeError("lost")
+    integrations.explain(error)
+    assert integrations.numbers() == {}
+    assert not hasattr(error, "__notes__")
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [(kind, kind in ("stalled", "failed")) for kind in ("stalled", "failed", *OTHERS)],
+)
+def test_what_the_job_said_is_below_the_error(live: dict[str, Any], kind: str, told: bool) -> None:
+    """Once, however often it passes; what explains no failure is not there."""
+    live["said"] = {"kind": kind, "summary": "Rank 1 never joined."}
+    error = RuntimeError("timed out")
+    integrations.explain(error)
+    integrations.explain(error)
+    shown = told and sys.version_info >= (3, 11)
+    assert getattr(error, "__notes__", []) == [f"disttrace: {kind}: Rank 1 never joined."] * shown
+
+
+# -- when a process asks for a companion: where it stands still, or only asks a store
+
+
+LIMIT_S = 10.0
+
+
+@pytest.fixture(autouse=True)
+def own_place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left where other processes of this user meet."""
+    monkeypatch.setattr(meeting, "PARENT", str(tmp_path_factory.mktemp("meeting")))
+
+
+@pytest.mark.parametrize(("kind", "started"), [("store", 1), ("collective", 0), (None, 1)])
+def test_polling_is_standing_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str | None, started: int
+) -> None:
+    """Operations begin all the time, of a store alone or not; or none does."""
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    identity = Identity({}, job="j")
+    starts: list[Identity] = []
+    monkeypatch.setattr(Companion, "start", lambda _, who, **__: starts.append(who))
+    now = [0]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    config, _ = resolve({"dir": tmp_path, "stall": LIMIT_S}, {})
+    companion = Companion(config, lambda part, sentence: True)
+    asked, got_on = [0], [0]
+    voice = Voice(config, companion, lambda: asked[0], lambda code: None, lambda: got_on[0])
+    voice.start(identity)
+    for look in range(1, 13):  # 6 s: past four tenths of the limit
+        now[0] = look * 500 * MS
+        asked[0] += kind is not None
+        got_on[0] += kind == "collective"
+        voice.look()
+    assert len(starts) == started
+
+
+class Ears:
+    """A process that is asked by the file of its job and host, and what it does then."""
+
+    def __init__(self, folder: Path, *, on_stall: str | None = "abort", log: str = "text") -> None:
+        self.identity = Identity({"DISTTRACE_PARENT": "a" * 32 + ",worker@" + "b" * 32 + ",j"})
+        self.ended: list[int] = []
+        self.noted = 0
+        settings = {"dir": folder, "on_stall": on_stall, "log": log, "stall": LIMIT_S}
+        config, _ = resolve(settings, {})
+        companion = Companion(config, lambda part, sentence: True)
+        self.file = Path(companion.announcements(self.identity))
+        self.voice = Voice(config, companion, lambda: 0, self.ended.append, lambda: 0)
+        self.voice.sample = self.note
+
+    def note(self) -> None:
+        self.noted += 1
+
+    def write(self, **record: Any) -> None:
+        with self.file.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def hear(self) -> tuple[list[int], int]:
+        """Exit codes with which it was ended, and how often it noted where its threads are."""
+        self.voice.look()
+        return self.ended, self.noted
+
+
+def order(ears: Ears) -> None:
+    """One that this process obeys, in each form."""
+    ears.write(abort=75, **{"for": ["0" * 32, ears.identity.process]})
+    ears.write(stacks=1, under="b" * 32)
+
+
+def test_orders_are_obeyed_by_those_that_they_name(tmp_path: Path) -> None:
+    """Each once; the launcher may be the parent's parent."""
+    ears = Ears(tmp_path)
+    ears.voice.start(ears.identity)
+    order(ears)
+    assert ears.hear() == ([75], 1)
+    assert ears.hear() == ([75], 1)
+    ears.write(stacks=1, under="a" * 32)
+    assert ears.hear() == ([75], 2)
+
+
+@pytest.mark.parametrize("named", [None, [], ["0" * 32], "0" * 32, 7, {"0": 1}])
+def test_others_orders(tmp_path: Path, capfd: pytest.CaptureFixture[str], named: object) -> None:
+    """Nor are those that name nobody, as older companions wrote them."""
+    ears = Ears(tmp_path)
+    ears.voice.start(ears.identity)
+    ears.write(**{"abort": 75, "for": named})
+    ears.write(stacks=1, under=named)
+    ears.write(abort=75)
+    ears.write(stacks=1)
+    ears.write(n=1, voice="0" * 32, lines=["for somebody else"])
+    assert ears.hear() == ([], 0)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("on_stall", [None, "cat > report"])
+def test_who_did_not_ask_to_be_ended_is_not(tmp_path: Path, on_stall: str | None) -> None:
+    """Only a process of whom DISTTRACE_ON_STALL=abort was asked itself."""
+    ears = Ears(tmp_path, on_stall=on_stall)
+    ears.voice.start(ears.identity)
+    order(ears)
+    assert ears.hear() == ([], 1)
+
+
+def test_what_was_there_before_stays(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A companion that was killed with its job leaves its file behind, even with our id in it."""
+    ears = Ears(tmp_path)
+    order(ears)
+    ears.write(n=1, voice=ears.identity.process, lines=["of yesterday"])
+    ears.voice.start(ears.identity)
+    assert ears.hear() == ([], 0)
+    ears.write(n=2, voice=ears.identity.process, lines=["of today"])
+    ears.hear()
+    assert re.fullmatch(r"\ndisttrace: of today \(\d\d:\d\d:\d\d\)\n", capfd.readouterr().err)
+
+
+def test_lines_begin_where_a_line_begins() -> None:
+    """A progress bar leaves its line open."""
+    script = (
+        "import sys; from disttrace.lifecycle.voice import _print\n"
+        "sys.stderr.write('bar 10%'); _print(['stalled: a', 'more: b'])"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stderr
+    assert timeless(said) == b"bar 10%\ndisttrace: stalled: a (TIME)\ndisttrace: more: b\n"
+
+
+def test_programs_read_objects(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """DISTTRACE_LOG=json: one object a line, and no line for people; of an order to end, too."""
+    ears = Ears(tmp_path, log="json")
+    ears.voice.start(ears.identity)
+    found = {"disttrace": 1, "kind": "stalled", "at": 1.5, "summary": "Rank 1 never\x1b joined"}
+    me = ears.identity.process
+    ears.write(n=1, voice=me, lines=["stalled: Rank 1", "more: x"], objects=[found])
+    ears.hear()
+    assert json.loads(capfd.readouterr().err) == found
+    order(ears)
+    assert ears.hear()[0] == [75]
+    assert json.loads(capfd.readouterr().err)["kind"] == "ended"
+
+
+def timeless(said: bytes) -> bytes:
+    """``said`` without the time of day, which is there."""
+    return re.sub(rb"\(\d\d:\d\d:\d\d\)", b"(TIME)", said)
+
+
+def test_a_file_in_the_place_of_another_is_read_from_its_start(tmp_path: Path) -> None:
+    """The next companion makes one anew, which may be longer by the time somebody looks."""
+    ears = Ears(tmp_path)
+    ears.write(stacks=1)
+    ears.voice.start(ears.identity)
+    assert ears.hear() == ([], 0)
+    other = ears.file.with_suffix(".new")
+    other.touch()
+    os.replace(other, ears.file)
+    order(ears)
+    assert ears.hear() == ([75], 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 import sys
@@ -37,12 +36,13 @@ from disttrace_viewer.companion.slow_ranks import (
 )
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.trace.process import Frame
+from reliability import slow_ranks as script
 from support import networks
-from support.processes import ROOT, clean_environ, torchrun, wait_until
+from support.journals import MS, Journal
+from support.processes import clean_environ, torchrun, wait_until
 from support.raw import verdicts
 
 GROUP = "0123456789abcdef"
-MS = 1_000_000
 SLEEPS = """
 import json, sys, time, torch, torch.distributed as dist, disttrace
 torch.set_num_threads(1)
@@ -62,20 +62,23 @@ print(json.dumps(disttrace.live()), flush=True)
 """
 
 
-def definitions() -> Definitions:
-    """Calls of a group of two: all_reduce, of C++, a message, on a device; and a store's set."""
+def rank_1(folder: Path) -> Journal:
+    """Its calls: all_reduce, one of C++, a message, one on a device; and a store's set."""
+    journal = Journal(folder, 7, rank=1, world_size=2, process="p", keys={"start_ns": None})
+    where: dict[str, Any] = {"stack": ("/home/me/train.py", 40, "step")}
+    group = journal.group()
+    journal.collective(group, **where)
+    journal.collective(group, origin="c++", **where)
+    journal.message(group, "recv", 0, **where)
+    journal.collective(group, backend="nccl", device="cuda:0", **where)
+    journal.call("store.set", kind="store", **where)
+    return journal
+
+
+def definitions(folder: Path) -> Definitions:
     found = Definitions()
-    found.add({"def": "process", "process": "p", "env": {"RANK": "1"}})
-    found.add({"def": "string", "n": 1, "v": "/home/me/train.py"})
-    found.add({"def": "string", "n": 2, "v": "step"})
-    found.add({"def": "stack", "n": 1, "frames": [[1, 40, 2]]})
-    found.add({"def": "group", "n": 1, "name": "0", "ranks": [0, 1], "rank": 1, "size": 2})
-    call = {"def": "call", "kind": "collective", "op": "all_reduce", "group": 1, "stack": 1}
-    found.add({**call, "n": 1, "backend": "gloo"})
-    found.add({**call, "n": 2, "backend": "gloo", "origin": "c++"})
-    found.add({"def": "call", "n": 3, "kind": "message", "op": "recv", "group": 1, "stack": 1})
-    found.add({**call, "n": 4, "backend": "nccl", "device": "cuda:0"})
-    found.add({"def": "call", "n": 5, "kind": "store", "op": "store.set", "stack": 1})
+    for line in rank_1(folder).definitions.read_bytes().splitlines():
+        found.add(orjson.loads(line))
     return found
 
 
@@ -118,22 +121,24 @@ HELD: dict[str, tuple[tuple[dict[str, int], ...], list[tuple[int, int, int]]]] =
 
 @pytest.mark.parametrize(("records", "exchanges"), HELD.values(), ids=HELD)
 def test_how_long_each_exchange_held_it_and_it_was_away_before(
-    records: tuple[dict[str, int], ...], exchanges: list[tuple[int, int, int]]
+    tmp_path: Path, records: tuple[dict[str, int], ...], exchanges: list[tuple[int, int, int]]
 ) -> None:
     """Number, away and inside; of the first one nobody knows how long it was away."""
-    found = Holds(definitions()).take(map(dict, records))
+    found = Holds(definitions(tmp_path)).take(map(dict, records))
     assert [(one.seq, one.away, one.inside) for one in found] == exchanges
 
 
-def test_a_place_is_operation_and_line_the_same_on_all_hosts() -> None:
-    one = Holds(definitions())
+def test_a_place_is_operation_and_line_the_same_on_all_hosts(tmp_path: Path) -> None:
+    one = Holds(definitions(tmp_path))
     list(one.take([{"b": 1, "t": 0, "s": 1, "q": 1}, {"e": 1, "d": 1}]))
     ((op, frame),) = one.places.values()
     assert (op, frame) == ("all_reduce", Frame("/home/me/train.py", 40, "step"))
 
 
 def test_blocks_grow_until_they_take_half_a_second_and_all_of_a_host_cut_alike() -> None:
-    """Two ranks with an exchange each 0.2 s; a block is a power of two from a multiple of it on."""
+    """Two ranks with an exchange each 0.2 s; a block is a power of two from a multiple of it on.
+    Of 8,192 ranks they take 16.4 s at least, for one host compares all of them.
+    """
     shifts: dict[str, int] = {}
     both = [Blocks(GROUP, rank, 2, shifts) for rank in (0, 1)]
     found: list[Block] = []
@@ -146,14 +151,9 @@ def test_blocks_grow_until_they_take_half_a_second_and_all_of_a_host_cut_alike()
     assert [one.rank for one in last] == [0, 1]
     assert last[0].span_ns == 800 * MS
     assert last[0].places == {"aa": Sums(4, 600 * MS, 200 * MS)}
-
-
-def test_in_a_job_of_many_ranks_blocks_are_longer() -> None:
-    """8,192 ranks: 16.4 s at least, for one host compares all of them."""
-    shifts: dict[str, int] = {}
-    one = Blocks(GROUP, 0, 8, shifts, world=8192)
+    of_many = Blocks(GROUP, 0, 8, shifts, world=8192)
     for seq in range(1, 2000):
-        one.add(Released(1, seq, "aa", 150 * MS, 50 * MS, seq * 200 * MS))
+        of_many.add(Released(1, seq, "aa", 150 * MS, 50 * MS, seq * 200 * MS))
     assert shifts == {GROUP: 7}  # 128 exchanges of 0.2 s
 
 
@@ -171,22 +171,22 @@ def blocks(index: int, times: Mapping[int, tuple[int, int]], span: int = 1000) -
     ]
 
 
-def test_the_own_delay_is_what_one_was_away_for_longer_and_others_were_held_for() -> None:
-    delays = own_delays(blocks(0, {0: (800, 200), 1: (810, 190), 2: (900, 100), 3: (790, 210)}))
-    assert delays[2]["aa"] == 90 * MS - 0 * MS + 10 * MS  # against 800, the middle of the others
-    assert delays[0]["aa"] == -10 * MS
+DELAYS: dict[str, tuple[list[tuple[int, int]], dict[int, int]]] = {
+    "what one was away for longer than the middle of the others, and these were held for":
+        ([(800, 200), (810, 190), (900, 100), (790, 210)], {2: 100, 0: -10}),
+    "held by another group for 100 ms before it came": ([(800, 200)] * 2 + [(800, 100)], {2: 0}),
+    "away for longer behind what the others computed": ([(800, 200)] * 2 + [(900, 200)], {2: 0}),
+    "of two each is measured by the other": ([(800, 200), (900, 100)], {0: -100, 1: 100}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "late",
-    [
-        pytest.param((800, 100), id="held by another group for 100 ms before it came"),
-        pytest.param((900, 200), id="away for longer behind what the others computed"),
-    ],
-)
-def test_who_only_inherits_lateness_or_hides_it_has_no_delay(late: tuple[int, int]) -> None:
-    delays = own_delays(blocks(0, {0: (800, 200), 1: (800, 200), 2: late}))
-    assert delays[2]["aa"] == 0
+@pytest.mark.parametrize(("times", "expected"), DELAYS.values(), ids=DELAYS)
+def test_the_own_delay(times: list[tuple[int, int]], expected: dict[int, int]) -> None:
+    """By how long each was away, and inside; who inherits lateness, or hides it, has none."""
+    delays = own_delays(blocks(0, dict(enumerate(times))))
+    assert {rank: delays[rank]["aa"] for rank in expected} == {
+        rank: delay * MS for rank, delay in expected.items()
+    }
 
 
 def test_who_has_more_bytes_of_its_own_may_be_as_much_longer_away() -> None:
@@ -215,11 +215,6 @@ def test_what_each_does_in_turn_is_not_slow_and_half_of_the_time_is_told_soon(tu
         if known.slow() and told < 0:
             told = number
     assert told == -1 if turns else 20 < told < 30
-
-
-def test_of_two_each_is_measured_by_the_other() -> None:
-    delays = own_delays(blocks(0, {0: (800, 200), 1: (900, 100)}))
-    assert (delays[0]["aa"], delays[1]["aa"]) == (-100 * MS, 100 * MS)
 
 
 def test_a_bet_that_is_lost_in_the_mean_wins_much_as_seldom_as_it_says() -> None:
@@ -254,14 +249,11 @@ def test_a_slow_rank_is_found_in_thirty_steps_and_is_not_once_it_is_over() -> No
     assert not ranks.slow()
 
 
-def test_less_than_the_share_is_never_told() -> None:
+def test_less_than_the_share_and_one_long_pause_are_not_told() -> None:
+    """The pause is a checkpoint of a minute, for which all wait."""
     ranks = SlowRanks(0.05)
     rounds(ranks, 400, 20)
     assert not ranks.slow()
-
-
-def test_one_long_pause_is_not_told() -> None:
-    """A checkpoint of a minute, for which all wait."""
     ranks = SlowRanks(0.05)
     rounds(ranks, 50, 0)
     ranks.add(blocks(50, {r: (60_000 if r == 3 else 800, 100) for r in range(8)}, 60_900), 1100.0)
@@ -379,38 +371,27 @@ def test_the_sentence_says_who_whom_how_much_since_when(monkeypatch: pytest.Monk
     assert said["finding"]["locations"][0]["line"] == 40
 
 
-BASE = "j-h-1-a"
-
-
-def define(folder: Path) -> None:
-    lines = [orjson.dumps({"def": "process", "process": "p", "role": "worker"})]
-    lines += [orjson.dumps({"def": "identity", "t": 0, "rank": 1})]
-    for kind, table in definitions().numbered.items():
-        lines += [orjson.dumps({"def": kind, "n": n, **one}) for n, one in table.items()]
-    (folder / f"{BASE}.defs.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-
-
-def segment(folder: Path, number: int, numbers: range) -> None:
-    """One with an exchange of 100 ms in each second, and space that is not used yet."""
-    records = [
-        {"b": n, "t": n * 1000 * MS, "s": 1, "q": n} if begins else {"e": n, "d": 100 * MS}
+def exchange(journal: Journal, numbers: range) -> None:
+    """One of 100 ms in each second, in its newest segment, and space that is not used yet."""
+    lines = [
+        f'{{"b":{n},"t":{n * 1000 * MS},"s":1,"q":{n}}}\n{{"e":{n},"d":{100 * MS}}}\n'
         for n in numbers
-        for begins in (True, False)
     ]
-    data = b"".join(orjson.dumps(one) + b"\n" for one in records)
-    (folder / f"{BASE}.{number:06}.ops.jsonl").write_bytes(data + bytes(4096))
+    with journal.segments[-1].open("a") as file:
+        file.write("".join(lines) + "\0" * 4096)
 
 
 def test_a_journal_is_read_over_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is skipped is not read, and the first exchange after it has no time before."""
     monkeypatch.setattr("disttrace_viewer.companion.follower.NEXT_S", 0.0)
-    define(tmp_path)
-    segment(tmp_path, 1, range(1, 10))
-    one = Follower(str(tmp_path), BASE, {})
+    journal = rank_1(tmp_path)
+    exchange(journal, range(1, 10))
+    one = Follower(str(tmp_path), journal.base.name, {})
     one.skip()
     assert one.read() == ([], False)
-    segment(tmp_path, 2, range(10, 20))
-    segment(tmp_path, 3, range(20, 24))
+    for numbers in (range(10, 20), range(20, 24)):
+        journal.segment()
+        exchange(journal, numbers)
     read = [block for _ in range(4) for block in one.read()[0]]
     assert [block.index for block in read] == list(range(11, 23))
     one.close()
@@ -419,14 +400,15 @@ def test_a_journal_is_read_over_segments(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_takes_too_much_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing more is read in that window; the next one begins with what is written then."""
     monkeypatch.setattr("disttrace_viewer.companion.follower.NEXT_S", 0.0)
-    define(tmp_path)
-    segment(tmp_path, 1, range(1, 4))
+    journal = rank_1(tmp_path)
+    exchange(journal, range(1, 4))
     live = LiveFile(str(tmp_path / "x.live"), "j", "h", lambda: None)
     duty = Slowness(live, 0.05, lambda *said: None)
-    followers = {BASE: Follower(str(tmp_path), BASE, {})}
+    follower = Follower(str(tmp_path), journal.base.name, {})
+    followers = {journal.base.name: follower}
 
     def turn() -> None:
-        followers[BASE].definitions.read()
+        follower.definitions.read()
         duty.turn(followers)
         duty.hear({})
 
@@ -434,7 +416,8 @@ def test_what_takes_too_much_is_skipped(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("time.time", lambda: now[0])
     monkeypatch.setattr("disttrace_viewer.companion.slow.SHARE", 0.0)
     turn()
-    segment(tmp_path, 2, range(4, 10_000))
+    journal.segment()
+    exchange(journal, range(4, 10_000))
     for _ in range(3):
         turn()
     assert not duty._recent, "the first piece, which is all that was there, took the whole share"
@@ -442,7 +425,8 @@ def test_what_takes_too_much_is_skipped(tmp_path: Path, monkeypatch: pytest.Monk
     now[0] += 30.0
     turn()
     assert not duty._recent
-    segment(tmp_path, 3, range(10_000, 10_008))
+    journal.segment()
+    exchange(journal, range(10_000, 10_008))
     turn()
     assert [block.index for _, block in duty._recent] == list(range(10_001, 10_007))
     known = json.loads((tmp_path / "x.live").read_text())
@@ -474,30 +458,20 @@ def test_what_it_cannot_begin_is_told_once() -> None:
     log.write.assert_called_once_with("a duty of the companion ended: OSError: no more files")
 
 
-def program(
-    tmp_path: Path, late: float, seconds: float
-) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
-    """What a job of three said on stderr, what it kept, and what its ranks knew in the end."""
-    path = tmp_path / "train.py"
-    path.write_text(SLEEPS, encoding="utf-8")
-    out = tmp_path / "out"
-    outcome = torchrun(
-        path, 3, str(late), str(seconds), timeout=240, DISTTRACE="1", DISTTRACE_DIR=str(out)
-    ).check()
-    kept = verdicts(out)
-    assert not [one for one in out.glob("*.log") if one.read_text()], "the companion complains"
-    known = [json.loads(line) for line in outcome.stdout.splitlines()]
-    return outcome.stderr, kept, sorted(known, key=lambda one: one["rank"])
-
-
 @pytest.mark.long
 def test_a_rank_that_sleeps_before_a_line_is_told_while_the_job_runs(tmp_path: Path) -> None:
-    stderr, kept, known = program(tmp_path, 0.03, 100)
+    """Of three, on stderr, in what is kept, and to each rank."""
+    path, out = tmp_path / "train.py", tmp_path / "out"
+    path.write_text(SLEEPS, encoding="utf-8")
+    traced = {"DISTTRACE": "1", "DISTTRACE_DIR": str(out)}
+    outcome = torchrun(path, 3, "0.03", "100", timeout=240, **traced).check()
     line = SLEEPS.splitlines().index("    dist.all_reduce(ones)  # <- the line") + 1
-    (said,) = (one for one in stderr.splitlines() if one.startswith("disttrace: "))
+    (said,) = (one for one in outcome.stderr.splitlines() if one.startswith("disttrace: "))
     assert said.startswith("disttrace: slow: rank 1 has made 2 others wait 1"), said
     assert f", before train.py:{line} (" in said
-    assert [(one["kind"], one["culprit_ranks"]) for one in kept] == [("slow", [1])]
+    assert [(one["kind"], one["culprit_ranks"]) for one in verdicts(out)] == [("slow", [1])]
+    assert not [one for one in out.glob("*.log") if one.read_text()], "the companion complains"
+    known = sorted(map(json.loads, outcome.stdout.splitlines()), key=lambda one: one["rank"])
     for one in known:
         ((rank, where, others),) = ((s["rank"], s["line"], s["others"]) for s in one["slow"])
         assert (rank, where, others) == (1, f"train.py:{line}", 2)
@@ -505,26 +479,7 @@ def test_a_rank_that_sleeps_before_a_line_is_told_while_the_job_runs(tmp_path: P
     assert known[1]["waiting_share"] < known[0]["waiting_share"], "who is late waits least"
 
 
-@pytest.mark.long
-def test_a_job_that_is_well_says_nothing(tmp_path: Path) -> None:
-    stderr, _, known = program(tmp_path, 0.0, 100)
-    assert "disttrace: " not in stderr
-    assert [one["slow"] for one in known] == [[], [], []]
-    assert all(0 < one["waiting_share"] < 0.5 for one in known)
-
-
-@pytest.fixture
-def script() -> Any:
-    path = ROOT / "tests" / "reliability" / "slow_ranks.py"
-    spec = importlib.util.spec_from_file_location("slow_ranks", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_with_recorded_noise_one_of_sixty_four_is_told_in_thirty_steps(script: Any) -> None:
+def test_with_recorded_noise_one_of_sixty_four_is_told_in_thirty_steps() -> None:
     """The tool does it a hundred times, and for ten thousand healthy rank hours."""
     noise = json.loads((script.NOISE / "device.json").read_text())["series"]
     assert script.trials(noise, 2, 5, 2.0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -213,19 +214,6 @@ class Hides(Exception):  # noqa: N818
         pytest.fail("asked")
 
 
-class Guard:
-    """Stands in its end."""
-
-    def __init__(self, wait: Callable[[], object]) -> None:
-        self.wait = wait
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error: object) -> bool:
-        self.wait()
-        return True
-
-
 def endless(depth: int) -> int:
     return endless(depth + 1)
 
@@ -254,7 +242,8 @@ def test_what_a_thread_handles() -> None:
             over.wait()
 
     def in_exit() -> None:
-        with Guard(over.wait):
+        with contextlib.ExitStack() as stack:
+            stack.push(lambda *error: over.wait())  # it is true, so the error goes no further
             del os.environ["DISTTRACE_NO_SUCH"]
 
     def deep() -> None:

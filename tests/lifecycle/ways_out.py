@@ -120,22 +120,14 @@ def leaves_a_daemon() -> None:
     time.sleep(0.05)
 
 
-def forks() -> None:
-    use()
+def forks_late() -> None:
+    time.sleep(0.5)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     child = os.fork()
     if child == 0:
         use()
         os._exit(3)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-
-
-def forks_late() -> None:
-    time.sleep(0.5)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    if (child := os.fork()) == 0:
-        use()
-        os._exit(3)
-    os.waitpid(child, 0)
 
 
 def own_hook() -> None:

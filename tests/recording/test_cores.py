@@ -5,18 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-import threading
 import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from disttrace.journal.writer import JournalWriter
 from disttrace.recording import core as cores
 from disttrace.recording.core import take_out
-from disttrace.recording.recorder import Recorder
-from support.cores import EACH_CORE
+from support.cores import EACH_CORE, recorder
 from support.preloaded import preloaded
 from support.raw import read_journals
 
@@ -96,41 +93,6 @@ def test_both_write_the_same_records(tmp_path: Path, where: str) -> None:
     assert added[-3]["shapes"] == [[99]]
     assert added[-2]["splits"] == [[99, 0], [0, 99]]
     assert added[-1] == {"shapes": [[99, 99]], "dtypes": ["float32"], "bytes": 4 * 99 * 99}
-
-
-def recorder(folder: Path, core: str, failures: list[BaseException], *, mb: int = 1) -> Recorder:
-    def journal() -> JournalWriter:
-        return JournalWriter(str(folder), "j", max_bytes=mb << 20)
-
-    return Recorder(
-        t0=0, process=lambda: "p", open_journal=journal, opening=list, on_failure=failures.append,
-        core=core,
-    )  # fmt: skip
-
-
-@EACH_CORE
-def test_several_threads_fill_one_journal(tmp_path: Path, core: str) -> None:
-    """Whoever fills the new window first, the line that made it necessary is in it already."""
-    failures: list[BaseException] = []
-    made = recorder(tmp_path, core, failures)
-    call, _ = made.call("store.set", synchronous=True, counter=None, kind="store")
-    extra = b',"k":"%b"' % (b"x" * 30_000)  # two lines fill a first window
-
-    def work() -> None:
-        for _ in range(150):
-            made.end(made.begin(made.threads.state, call, extra))
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    made.close()
-    assert failures == []
-    (journal,) = read_journals(tmp_path)
-    begun = {r["b"] for r in journal.records if "b" in r}
-    ended = {r["e"] for r in journal.records if "e" in r}
-    assert max(begun) == max(ended) == 8 * 150
 
 
 def test_a_window_that_others_fill_at_once_is_no_failure(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from disttrace.capture.objects.works import Works
 from disttrace.journal import originals
 from disttrace.journal.writer import JournalWriter
 from disttrace.recording.recorder import Recorder
-from support.cores import CORES, EACH_CORE
+from support.cores import CORES, EACH_CORE, recorder
 from support.raw import RawJournal, read_journals
 
 
@@ -24,18 +24,7 @@ class Bench:
     def __init__(self, folder: Path, core: str, *, max_bytes: int = 2**20) -> None:
         self.folder = folder
         self.failures: list[BaseException] = []
-        self.opened = 0
-        self._max_bytes = max_bytes
-        self.recorder = Recorder(
-            t0=0, process=lambda: "p", open_journal=self._open,
-            opening=lambda: [{"def": "process", "process": "p"}], on_failure=self.failures.append,
-            core=core,
-        )  # fmt: skip
-
-    def _open(self) -> JournalWriter:
-        self.opened += 1
-        keys: Any = {"max_bytes": self._max_bytes}
-        return JournalWriter(str(self.folder), f"j{self.opened}", **keys)
+        self.recorder = recorder(folder, core, self.failures, max_bytes=max_bytes)
 
     def journal(self) -> RawJournal:
         (journal,) = read_journals(self.folder)
@@ -64,17 +53,19 @@ def test_one_thread_opens_the_journal_on_a_slow_disk(
 ) -> None:
     """Opening takes longer than another thread waits for a lock whose owner stands still."""
     monkeypatch.setattr(originals, "PATIENCE_S", 0.05)
-    recorder, opened = bench.recorder, bench._open
+    recorder, opened = bench.recorder, list[JournalWriter]()
+    opens = recorder._open_journal
 
     def slowly() -> JournalWriter:
         time.sleep(0.5)
-        return opened()
+        opened.append(opens())
+        return opened[-1]
 
     recorder._open_journal = slowly
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda _: recorder.begin(recorder.threads.state, call(recorder)), range(3)))
     recorder.close()
-    assert (bench.opened, bench.failures) == (1, [])
+    assert (len(opened), bench.failures) == (1, [])
     assert sum("b" in record for record in bench.journal().records) == 3
 
 
@@ -171,18 +162,6 @@ def test_the_bound_holds_and_what_is_in_flight_survives(tmp_path: Path, core: st
     begins = {r["b"] for r in journal.records if "b" in r} - {pending.n}
     assert max(begins) == 20_001
     assert begins == set(range(min(begins), 20_002))
-
-
-def test_a_disk_that_fails_is_said_once_and_switches_off(bench: Bench) -> None:
-    """The recorder goes quiet; the program's calls go on."""
-    bench.folder.write_text("a file, no folder")
-    recorder = bench.recorder
-    thread = recorder.threads.state
-    made = call(recorder)
-    for _ in range(3):
-        recorder.end(recorder.begin(thread, made))
-    assert [type(failure) for failure in bench.failures] == [FileExistsError]
-    assert recorder.off
 
 
 def test_a_deleted_folder_is_noticed(bench: Bench, tmp_path: Path) -> None:

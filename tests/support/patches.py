@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from types import FunctionType
 
 import disttrace
@@ -15,19 +16,34 @@ CLASSES = (
     "HashStore", "ProcessGroupGloo",
 )  # fmt: skip
 MODULES = (MODULE, "torch.distributed.rendezvous", "torch.distributed.elastic.rendezvous.api")
+ALL = ("torch.distributed.", "torch._C._distributed_c10d", "multiprocessing.")
 
 
-def picture() -> dict[str, object]:
-    """Each class's entries and each function's code, by name, to compare by `is`; or empty."""
+def picture(*, whole: bool = False) -> dict[str, object]:
+    """Each class's entries and each function's code, by name, to compare by `is`; or empty.
+
+    ``whole``: of all classes and functions that could be patched, which takes its time.
+    """
     seen: dict[str, object] = {}
     bindings = sys.modules.get("torch._C._distributed_c10d")
     if bindings is None or MODULE not in sys.modules:
         return seen
-    for name in CLASSES:
-        for attribute, value in vars(getattr(bindings, name, object)).items():
+    classes: dict[str, object] = {name: getattr(bindings, name, object) for name in CLASSES}
+    modules: dict[str, object] = {name: sys.modules.get(name, object) for name in MODULES}
+    if whole:
+        # Not sys.excepthook: init_process_group puts a new one of torch's over what stands there.
+        seen = {"os._exit": os._exit, "threading.excepthook": threading.excepthook}
+        modules = {name: one for name, one in sys.modules.items() if name.startswith(ALL)}
+        for module, one in modules.items():
+            found = {f"{module}.{name}": value for name, value in list(vars(one).items())}
+            classes |= {name: value for name, value in found.items() if isinstance(value, type)}
+    for name, one in classes.items():
+        for attribute, value in list(vars(one).items()):
             seen[f"{name}.{attribute}"] = value
-    for name in MODULES:
-        for attribute, value in vars(sys.modules.get(name, object)).items():
+            if whole and type(value) is FunctionType:
+                seen |= _codes(f"{name}.{attribute}", value)
+    for name, one in modules.items():
+        for attribute, value in list(vars(one).items()):
             if type(value) is FunctionType:  # isinstance would wake torch's deprecated objects
                 seen[f"{name}.{attribute}"] = value
                 seen |= _codes(f"{name}.{attribute}", value)

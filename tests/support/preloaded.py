@@ -84,12 +84,13 @@ def _ordered(
     return _interpreter().run({**order, "cwd": os.getcwd(), "whole": whole}, timeout)
 
 
-def side_by_side(program: Path, world: int, folder: Path, mode: str) -> list[str]:
-    """What each rank of a program prints, all at once: PROGRAM RANK WORLD STORE MODE FOLDER."""
+def side_by_side(program: Path, world: int, folder: Path, traced: str) -> list[str]:
+    """What each rank of a program prints, all at once: PROGRAM RANK WORLD STORE."""
+    variables = {"DISTTRACE": traced, "DISTTRACE_DIR": str(folder / "out"), "OMP_NUM_THREADS": "1"}
 
     def printed(rank: int) -> str:
-        words = (str(rank), str(world), folder / f"store-{mode}", mode, folder / "out")
-        return preloaded(program, *words, timeout=120, OMP_NUM_THREADS="1").check().stdout
+        words = (str(rank), str(world), folder / f"store-{traced}")
+        return preloaded(program, *words, timeout=120, **variables).check().stdout
 
     with ThreadPoolExecutor(world) as pool:
         return list(pool.map(printed, range(world)))

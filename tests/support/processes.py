@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from disttrace.lifecycle.meeting import place
-
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 GRACE = 5.0
@@ -252,15 +250,6 @@ def free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("", port))
             return port
-
-
-def announcements(folder: Path) -> list[Path]:
-    """The files by which companions of jobs with that folder have processes here speak."""
-    try:
-        start = Path(place(str(folder)))
-        return [p for p in start.parent.iterdir() if p.match(f"{start.name}*.say")]
-    except OSError:
-        return []
 
 
 def companions(folder: Path) -> list[int]:

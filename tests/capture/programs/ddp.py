@@ -1,28 +1,27 @@
-"""Everything that DDP issues from C++, with results printed for comparison.
-
-python ddp.py MODE FOLDER [CORE]    MODE: plain or traced
-"""
+"""Everything that DDP issues from C++, with results printed for comparison."""
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+import disttrace
 
 warnings.simplefilter("ignore")
 
 
 def layers() -> Any:
-    import torch
-
     torch.manual_seed(0)
     norm = torch.nn.BatchNorm1d(8)  # has buffers, which are shared in each forward pass
     return torch.nn.Sequential(torch.nn.Linear(8, 8), norm, torch.nn.Linear(8, 8))
 
 
 def trained(model: Any, passes: int = 3) -> float:
-    import torch
-
     for n in range(passes):
         model(torch.ones(4, 8) * n).square().sum().backward()
     return sum(float(p.grad.sum()) for p in model.parameters())
@@ -35,16 +34,7 @@ class Raises:
         raise KeyError("the program's own")
 
 
-def main(mode: str, folder: str, core: str = "c") -> None:
-    import disttrace
-
-    if mode == "traced":
-        disttrace.install(dir=folder, core=core)
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.algorithms.join import Join
-    from torch.nn.parallel import DistributedDataParallel
-
+def main() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     variants: tuple[dict[str, Any], ...] = (
         {}, {"find_unused_parameters": True}, {"static_graph": True},
@@ -91,11 +81,10 @@ def main(mode: str, folder: str, core: str = "c") -> None:
         dist._broadcast_coalesced("a group", [torch.ones(1)], 8)
     except TypeError as error:
         print(str(error).splitlines()[0])
-    if mode == "traced":
-        disttrace.uninstall()
+    disttrace.uninstall()
     print("uninstalled", trained(model))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -228,22 +228,6 @@ def named() -> None:
     print(touched)
 
 
-def texts() -> None:
-    """What is long and repeats itself: a pattern that is not linear takes minutes."""
-    for piece in ("sk-", "a=b&", "://a@", "token: ", "a.a-", "eyJ-", 'x="\\'):
-        text = piece * 20_000
-        store = dist.HashStore()
-        see(functools.partial(OfProgram(ValueError(text)).get, "a"))
-        see(functools.partial(store.set, text, text))
-        see(functools.partial(dist.PrefixStore(text, store).set, "a", "b"))
-        print(store.check([text]), store.check([text, "b"]))
-        see(functools.partial(dist.new_group, [0], group_desc=text))
-        try:
-            fail(KeyError(text, [text]))
-        except KeyError:
-            see(functools.partial(sys.exit, 3))
-
-
 def shapes() -> None:
     """More shapes at one place than have definitions of their own, of functional collectives."""
     functional, name = torch.ops._c10d_functional, world.group_name
@@ -359,54 +343,6 @@ def asked() -> None:
     print(came)
 
 
-def collects() -> None:
-    """Calls from the garbage collector, which runs in the midst of other calls."""
-
-    class Meta(type):
-        def __hash__(cls) -> int:
-            touched.append("hash of a class")
-            return 0
-
-    class Value(metaclass=Meta):
-        pass
-
-    class TensorMeta(Meta, type(torch.Tensor)):  # type: ignore[misc]
-        pass
-
-    class OwnTensor(torch.Tensor, metaclass=TensorMeta):
-        pass
-
-    refused: list[str] = []
-    inside = False
-
-    def collected(phase: str, info: Any) -> None:
-        nonlocal inside
-        if not inside and phase == "start":
-            inside = True
-            call()
-            inside = False
-
-    def call() -> None:
-        try:
-            dist.all_reduce(tensor)
-        except TypeError as error:
-            refused.append(str(error))
-
-    gc.callbacks.append(collected)
-    gc.freeze()  # what torch has made takes a minute where triton is there
-    for n in range(1, 300):  # the n-th object that is made begins it
-        gc.collect()
-        gc.set_threshold(n)
-        call()
-    gc.callbacks.clear()
-    # Where torch makes a ReduceOp itself, it refuses a few.
-    print(refused if core == "c" else [])
-    touched.clear()
-    see(lambda: world.allreduce(Value()))
-    functional = torch.ops._c10d_functional
-    see(lambda: functional.wait_tensor(functional.all_reduce(OwnTensor(2), "sum", "0")))
-
-
 def kept() -> None:
     """One exception is kept and raised again and again: what that costs grows as their number."""
 
@@ -443,27 +379,7 @@ def kept() -> None:
         print(way, "grows faster" if grows else "as many", len(place_of(error)))
 
 
-def lists() -> None:
-    """Lists that hold the one before twice, forty times, and 5,000 digits, are refused at once."""
-    deep: list[Any] = [0]
-    for _ in range(40):
-        deep = [deep, deep]
-    calls: list[Callable[[], Any]] = [
-        lambda: dist.new_group(deep),
-        lambda: dist.new_subgroups_by_enumeration(deep),
-        lambda: dist.init_process_group("fake", rank=deep),
-        lambda: dist.init_process_group("fake", rank=10**5000),
-        lambda: dist.scatter_object_list([None], [deep, deep], 0),
-        lambda: dist.broadcast(tensor, 10**5000),
-    ]
-    for call in calls:
-        try:
-            print(call())
-        except Exception as error:
-            print(type(error).__name__, str(error)[:80])
-
-
 {
-    "lists": lists, "passes": passes, "ends": ends, "strikes": strikes, "asked": asked,
-    "collects": collects, "kept": kept, "named": named, "texts": texts, "shapes": shapes,
+    "passes": passes, "ends": ends, "strikes": strikes, "asked": asked, "kept": kept,
+    "named": named, "shapes": shapes,
 }[name]()  # fmt: skip

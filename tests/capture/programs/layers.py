@@ -1,6 +1,6 @@
 """Issues operations through the layers above collectives: FSDP1, DTensor over a mesh, a pipeline.
 
-python layers.py RANK WORLD STORE_FILE count|trace FOLDER    as paths.py
+python layers.py RANK WORLD STORE_FILE    as paths.py
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import gc
 import inspect
 from typing import Any
 
-from paths import main
+import torch
+from paths import dist, main
 
 
-def fully_sharded(dist: Any, torch: Any, rank: int, world: int, store: Any) -> None:
+def fully_sharded(rank: int, world: int, store: Any) -> None:
     """Two steps of FSDP1."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -30,7 +31,7 @@ def fully_sharded(dist: Any, torch: Any, rank: int, world: int, store: Any) -> N
     gc.collect()
 
 
-def meshed(dist: Any, torch: Any, rank: int, world: int, store: Any) -> None:
+def meshed(rank: int, world: int, store: Any) -> None:
     """DTensors over a mesh of two dimensions, one of them with groups of one."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
@@ -52,7 +53,7 @@ def meshed(dist: Any, torch: Any, rank: int, world: int, store: Any) -> None:
     dist.all_reduce(torch.ones(2), group=mesh.get_group("columns"))
 
 
-def pipelined(dist: Any, torch: Any, rank: int, world: int, store: Any) -> None:
+def pipelined(rank: int, world: int, store: Any) -> None:
     """A pipeline with one stage on each rank: two schedules, two steps each."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 

@@ -1,16 +1,12 @@
 """A Python Backend serves a ProcessGroup, which calls it from C++ through its trampoline.
 
-    python own_backend.py [FOLDER]
-
-Traced with a folder. Prints how often each method of the backend ran, which is once for every
-operation, whoever issued it.
+Prints how often each method of the backend ran: once for every operation, whoever issued it.
 """
 
 from __future__ import annotations
 
 import collections
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -60,11 +56,7 @@ class Own(Backend):
         return Done([])
 
 
-def main(folder: str | None = None) -> None:
-    if folder is not None:
-        import disttrace
-
-        disttrace.install(dir=folder)
+def main() -> None:
     made: list[Own] = []
 
     def create(store: Any, rank: int, size: int, timeout: Any) -> Own:
@@ -102,4 +94,4 @@ def main(folder: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -1,22 +1,21 @@
-"""Every public operation once, right and wrong; one line each: its results or its exception.
-
-    python parity.py plain|traced FOLDER
-
-With `traced`, disttrace records and the kernels for C++-issued operations are in place.
-"""
+"""Every public operation once, right and wrong; one line each: its results or its exception."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
+import torch
+import torch.distributed
+
 Case = tuple[str, Callable[[], Any]]
+dist: Any = torch.distributed  # which is called wrongly, too
 
 
-def collectives(dist: Any, torch: Any) -> Iterator[Case]:
-    """Right calls of collectives, each on tensors of its own."""
+def collectives() -> Iterator[Case]:
+    """Calls of collectives, each on tensors of its own; wrong functional ones, too."""
 
     def x() -> Any:
         return torch.arange(4.0)
@@ -58,36 +57,17 @@ def collectives(dist: Any, torch: Any) -> Iterator[Case]:
     functional = torch.ops._c10d_functional
     name = dist.group.WORLD.group_name
     yield ("functional", lambda: functional.wait_tensor(functional.all_reduce(x(), "sum", name)))
+    yield ("functional splits", lambda: functional.wait_tensor(_split(functional, x(), name)))
+    yield "functional group", lambda: functional.all_reduce(x(), "sum", "nobody")
 
 
-def mistakes(dist: Any, torch: Any) -> Iterator[Case]:
-    """Wrong calls: torch raises, in Python or in C++, and says the same as ever."""
-    x = torch.ones(4)
-    world = dist.group.WORLD
-    functional = torch.ops._c10d_functional
-    yield "no tensor", lambda: dist.all_reduce("text")
-    yield "no such root", lambda: dist.broadcast(x, 7)
-    yield "send to self", lambda: dist.send(x, 0)
-    yield "dtypes", lambda: dist.all_gather([torch.ones(4, dtype=torch.int32)], x)
-    yield "sizes", lambda: dist.all_gather([torch.ones(3)], x)
-    yield "splits", lambda: dist.all_to_all_single(x, x, [1, 2], [4])
-    yield "nothing", lambda: world.allreduce([])
-    yield "unknown overload", lambda: world.allreduce(1, 2, 3)
-    yield "keyword", lambda: world.allreduce(tensor_list=[x])
-    yield "wrong kind of reduction", lambda: dist.all_reduce(x, dist.ReduceOp.BAND)
-    yield "functional splits", lambda: _waited(functional, x, world.group_name)
-    yield "functional group", lambda: functional.all_reduce(x, "sum", "nobody")
-    yield "new_group", lambda: dist.new_group([5])
+def _split(functional: Any, tensor: Any, name: str) -> Any:
+    """With sizes that do not add up."""
+    return functional.all_to_all_single(tensor, [1, 2], [4], name)
 
 
-def _waited(functional: Any, x: Any, name: str) -> Any:
-    return functional.wait_tensor(functional.all_to_all_single(x, [1, 2], [4], name))
-
-
-def stores(dist: Any) -> Iterator[Case]:
+def stores() -> Iterator[Case]:
     """Store operations, right and wrong."""
-    from datetime import timedelta
-
     store = dist.PrefixStore("p", dist.HashStore())
     yield "set", lambda: store.set("k", "v")
     yield "get", lambda: store.get("k")
@@ -114,20 +94,8 @@ def say(name: str, case: Callable[[], Any]) -> None:
     print(name, "|", " ".join(text.split()), flush=True)
 
 
-def main(mode: str, folder: str) -> None:
-    if mode == "traced":
-        import disttrace
-
-        disttrace.install(dir=folder)
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    for cases in (collectives(dist, torch), mistakes(dist, torch), stores(dist)):
-        for name, case in cases:
-            say(name, case)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+for cases in (collectives(), stores()):
+    for name, case in cases:
+        say(name, case)
+dist.destroy_process_group()

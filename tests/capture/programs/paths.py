@@ -1,9 +1,9 @@
 """Issues operations through every path; says what passed torch's dispatcher, counted apart from us.
 
-    python paths.py RANK WORLD STORE_FILE count|trace FOLDER
+    python paths.py RANK WORLD STORE_FILE
 
-With `count`, kernels of this program's own count the operators `c10d::*`, and the counts of each
-way are printed as JSON; with `trace`, disttrace records. Both say how each way ended.
+Untraced, kernels of this program's own count the operators `c10d::*`, and the counts of each way
+are printed as JSON. Traced or not, it says how each way ended.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+import torch.distributed
+from torch._C import DispatchKey, _dispatch_keyset_full_after
+
+import disttrace
+
 LIMIT = datetime.timedelta(seconds=20)
 Way = Callable[..., str | None]
+dist: Any = torch.distributed  # of which each version has other functions
 
 
 def count_operators() -> dict[str, int]:
     """Counts of every operator of c10d from now on, by name."""
-    import torch
-    from torch._C import DispatchKey, _dispatch_keyset_full_after
-
     after = _dispatch_keyset_full_after(DispatchKey.BackendSelect)
     library = torch.library.Library("c10d", "IMPL")
     counts: dict[str, int] = collections.Counter()
@@ -45,7 +49,7 @@ def count_operators() -> dict[str, int]:
     return counts
 
 
-def python_issued(dist: Any, torch: Any, rank: int, world: int, store: Any) -> None:
+def python_issued(rank: int, world: int, store: Any) -> None:
     """Plain, asynchronous and object collectives, messages, batches, any source, threads."""
     x = torch.ones(4)
     for _ in range(2):
@@ -80,7 +84,7 @@ def python_issued(dist: Any, torch: Any, rank: int, world: int, store: Any) -> N
     dist.group.WORLD.allreduce([x]).wait()
 
 
-def native_issued(dist: Any, torch: Any, *rest: Any) -> None:
+def native_issued(*given: Any) -> None:
     """Functional collectives, also in inference mode and in a thread, and DDP."""
     name = dist.group.WORLD.group_name
     functional = torch.ops._c10d_functional
@@ -101,7 +105,7 @@ def native_issued(dist: Any, torch: Any, *rest: Any) -> None:
         model(torch.ones(2, 3)).sum().backward()
 
 
-def fully_sharded(dist: Any, torch: Any, *rest: Any) -> None:
+def fully_sharded(*given: Any) -> None:
     """One step of FSDP2, where this torch has it for CPUs."""
     try:
         from torch.distributed.fsdp import fully_shard
@@ -123,23 +127,15 @@ def fully_sharded(dist: Any, torch: Any, *rest: Any) -> None:
 def main(ways: Sequence[Way]) -> None:
     """Go all ways, and meet in a barrier."""
     rank, world = map(int, sys.argv[1:3])
-    file, mode, folder = sys.argv[3:]
-    if mode == "trace":
-        import disttrace
-
-        disttrace.install(dir=folder)
-    import torch
-    import torch.distributed as dist
-
-    store = dist.FileStore(file, world)
+    store = dist.FileStore(sys.argv[3], world)
     first = dist.PrefixStore("first", store)
     dist.init_process_group("gloo", store=first, rank=rank, world_size=world, timeout=LIMIT)
-    counts = count_operators() if mode == "count" else {}
+    counts = {} if disttrace.is_installed() else count_operators()
     endings, by_way = {}, {}
     for way in ways:
         before = collections.Counter(counts)
         try:
-            endings[way.__name__] = way(dist, torch, rank, world, store)
+            endings[way.__name__] = way(rank, world, store)
         except Exception as error:
             endings[way.__name__] = f"{type(error).__name__}: {error}".partition("\n")[0]
         by_way[way.__name__] = dict(collections.Counter(counts) - before)

@@ -1,6 +1,6 @@
 """Calls that torch refuses before a method is called, each caught; prints the exceptions.
 
-    python refused.py RANK WORLD STORE_FILE plain|trace FOLDER
+    python refused.py RANK WORLD STORE_FILE
 
 Ranks 1 and 2 of three are a group of their own, in which they name rank 0.
 """
@@ -10,6 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from typing import Any
+
+import torch
+import torch.distributed as dist
 
 
 def refused(call: Callable[[], Any]) -> None:
@@ -22,14 +25,7 @@ def refused(call: Callable[[], Any]) -> None:
         print("nothing")
 
 
-def main(rank: int, world: int, file: str, mode: str, folder: str) -> None:
-    if mode == "trace":
-        import disttrace
-
-        disttrace.install(dir=folder)
-    import torch
-    import torch.distributed as dist
-
+def main(rank: int, world: int, file: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
     group = dist.new_group([1, 2])
     x = torch.ones(4)
@@ -43,12 +39,11 @@ def main(rank: int, world: int, file: str, mode: str, folder: str) -> None:
     refused(lambda: dist.all_reduce(torch.ones(4, dtype=torch.int8).to_sparse()))
     refused(lambda: dist.all_gather_object([None], lambda: None))  # a composed one's own
     refused(lambda: dist.all_reduce(x, op=dist.ReduceOp.BAND))  # by the method itself
-    dist.all_reduce(
-        torch.ones(1)
-    )  # gloo's barrier would wait for works before it, also a failed one
+    # Gloo's barrier would wait for works before it, also a failed one.
+    dist.all_reduce(torch.ones(1))
     print("done", flush=True)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -1,13 +1,14 @@
 """Makes groups in the less trodden ways, and issues one operation or two in each.
 
-python regrouped.py RANK WORLD STORE_FILE count|trace FOLDER    as paths.py
+python regrouped.py RANK WORLD STORE_FILE    as paths.py
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from paths import LIMIT, main
+import torch
+from paths import LIMIT, dist, main
 
 
 def regroups(group: Any) -> bool:
@@ -15,7 +16,7 @@ def regroups(group: Any) -> bool:
     return hasattr(group, "register_pre_hook")
 
 
-def local(dist: Any, torch: Any, rank: int, world: int, store: Any) -> str:
+def local(rank: int, world: int, store: Any) -> str:
     """A group that only its members make, one of a single rank among them."""
     both = dist.new_group([0, 1], use_local_synchronization=True)
     dist.all_reduce(torch.ones(2), group=both)
@@ -27,7 +28,7 @@ def local(dist: Any, torch: Any, rank: int, world: int, store: Any) -> str:
     return "made"
 
 
-def split(dist: Any, torch: Any, rank: int, world: int, store: Any) -> str:
+def split(rank: int, world: int, store: Any) -> str:
     """The method of the group, which C++ runs: each its own half, then both ranks."""
     parent = dist.group.WORLD
     if not hasattr(parent, "split_group"):
@@ -42,7 +43,7 @@ def split(dist: Any, torch: Any, rank: int, world: int, store: Any) -> str:
     return f"{both.size()} {alone.size()}"
 
 
-def merge(dist: Any, torch: Any, rank: int, world: int, store: Any) -> str:
+def merge(rank: int, world: int, store: Any) -> str:
     """Two groups of one become a group of two."""
     parent = dist.group.WORLD
     if not regroups(parent):
@@ -54,7 +55,7 @@ def merge(dist: Any, torch: Any, rank: int, world: int, store: Any) -> str:
     return str(whole.size())
 
 
-def shrink(dist: Any, torch: Any, rank: int, world: int, store: Any) -> str:
+def shrink(rank: int, world: int, store: Any) -> str:
     """A group without its last rank, where the backend can."""
     if not hasattr(dist, "shrink_group"):
         return "not in this torch"
@@ -65,7 +66,7 @@ def shrink(dist: Any, torch: Any, rank: int, world: int, store: Any) -> str:
     return "shrunk"
 
 
-def abort(dist: Any, torch: Any, rank: int, world: int, store: Any) -> str:
+def abort(rank: int, world: int, store: Any) -> str:
     """One rank aborts a group; the default group lives on."""
     group = dist.new_group([0, 1])
     dist.all_reduce(torch.ones(2), group=group)
@@ -76,7 +77,7 @@ def abort(dist: Any, torch: Any, rank: int, world: int, store: Any) -> str:
     return "aborted"
 
 
-def again(dist: Any, torch: Any, rank: int, world: int, store: Any) -> str:
+def again(rank: int, world: int, store: Any) -> str:
     """Everything is destroyed and made anew under another prefix, twice."""
     for turn in range(2):
         dist.destroy_process_group()

@@ -1,20 +1,21 @@
 """Python subclasses of torch's classes, made before and after tracing started.
 
-    python subclasses.py plain|traced FOLDER
-
-Each group overrides none, some or all of what is called; prints results and exceptions.
+LATER=1 starts it. Each group overrides none, some or all of what is called; prints results and
+exceptions.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
+import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work
+
+import disttrace
 
 
 class Before(dist.ProcessGroup):
@@ -81,11 +82,9 @@ def say(name: str, case: Callable[[], Any]) -> None:
         print(name, type(error).__name__, str(error).partition("\n")[0].partition(" at ")[0])
 
 
-def main(mode: str, folder: str) -> None:
-    if mode == "traced":
-        import disttrace
-
-        disttrace.install(dir=folder)
+def main() -> None:
+    if os.environ["LATER"] == "1":
+        disttrace.install()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     x = torch.ones(2)
     for kind in (Before, *later_classes()):
@@ -105,4 +104,4 @@ def main(mode: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
