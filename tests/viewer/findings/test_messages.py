@@ -72,6 +72,17 @@ def test_who_waits_in_a_message(
     assert ["still lived" in told for told in found.settles] == [True] * ("silent" in acts)
 
 
+def test_a_helper_of_a_cycle_is_told_by_its_callers(tmp_path: Path) -> None:
+    """Its line is that of the step before too, which others called it for."""
+    for journal, group in alive(steps(tmp_path, 2)):
+        peer = 1 - (journal.rank or 0)
+        lines = [journal.stack(("ring.py", 5, "take"), ("train.py", n, "main")) for n in (30, 40)]
+        before, here = (journal.message(group, "recv", peer, stack=line) for line in lines)
+        journal.run(before, t=150 * MS, d=MS, q=1)
+        journal.begin(here, 200 * MS, q=2)
+    assert "(ring.py:5 <- train.py:40) and waits for" in finds(tmp_path, "deadlock", []).summary
+
+
 @pytest.mark.parametrize("hanging_on", [0, 2])
 def test_a_cycle_of_which_one_waits_for_another_cycle_too(tmp_path: Path, hanging_on: int) -> None:
     """Two pairs; a member of one is in a collective of all, which needs the other pair as well."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from disttrace_viewer.analysis.past import place_of
 from disttrace_viewer.analysis.sample import message_stream, site, together
+from disttrace_viewer.evidence.mismatches import called_from
 from disttrace_viewer.evidence.wait import COLLECTIVE, KEY, MESSAGE, Wait, cycles, ring
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
@@ -13,6 +15,7 @@ from disttrace_viewer.findings.rules import outside, unmatched
 from disttrace_viewer.findings.rules.unmatched import question
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few
 from disttrace_viewer.wording.sentences import capital
@@ -258,8 +261,17 @@ def _edge(case: Case, wait: Wait, target: int) -> str:
         whom += ", which alone has set such keys"
     return (
         f"{trace.processes[wait.process].label} {'asks for' if wait.polled else 'is in'} {what}"
-        f" ({sentences.line(op)}) and waits for {whom}"
+        f" ({sentences.line_of(op, _caller(case, op))}) and waits for {whom}"
     )
+
+
+def _caller(case: Case, op: Op) -> Frame | None:
+    """Who called the helper by whose line this and other calls of the process were made."""
+    made = case.sample.of_process.get(op.process, ())
+    calls = {one.call.index: one.call for one in (*made, op)}
+    places = {index: place_of(call) for index, call in calls.items()}
+    found = called_from(calls, places)[op.call.index]
+    return None if found == places[op.call.index] else found[1]
 
 
 def left_out(trace: JobTrace, wait: Wait, instead: Wait) -> str:

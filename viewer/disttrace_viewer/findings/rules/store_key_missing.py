@@ -119,7 +119,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
         label = trace.processes[near[1]].label
         closest = f"; the nearest key that was set is {near[0]!r}, by {label}"
     became, found = _became(case, wait.process, key, closest)
-    held = [] if behind or near or before or found else _held_up(case, wait, who)
+    held = [] if behind or before or found else _held_up(case, wait, who)
     if wait.polled:
         holder = setters.holder(key) if op.call.op == "store.compare_set" else None
         hint = POLLED_HINT
@@ -160,7 +160,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
                 " (a counter, an epoch, a call that was left out), and whether each sets its own"
                 " key before it waits."
             )
-        elif not found and held:
+        elif held and near is None:
             hint = (
                 "Find what should set this key: all processes that use this store wait for it,"
                 f" or for one that waits for it. {SET_FIRST}"
