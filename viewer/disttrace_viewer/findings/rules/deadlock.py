@@ -267,8 +267,7 @@ def _edge(case: Case, wait: Wait, target: int) -> str:
 
 def _caller(case: Case, op: Op) -> Frame | None:
     """Who called the helper by whose line this and other calls of the process were made."""
-    made = case.sample.of_process.get(op.process, ())
-    calls = {one.call.index: one.call for one in (*made, op)}
+    calls = {one.call.index: one.call for one in (*case.sample.of_process.get(op.process, ()), op)}
     places = {index: place_of(call) for index, call in calls.items()}
     found = called_from(calls, places)[op.call.index]
     return None if found == places[op.call.index] else found[1]

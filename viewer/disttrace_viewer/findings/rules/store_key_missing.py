@@ -134,9 +134,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
             f"{closest}{doing}."
         )
     elif is_late:
-        hint = (
-            "Find what held it up before that call, or allow more time: the time-out of the store."
-        )
+        hint = "Find what held it up before that call, or allow more time: the store's time-out."
         by = dict(wait.lateness)
         summary = (
             f"{subject} waited in {op.call.op} of {names} at {at} for {age} and gave up;"
