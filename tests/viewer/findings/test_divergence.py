@@ -153,6 +153,30 @@ def test_several_calls_more_in_a_loop_that_is_in_step_again(
         assert (found.hint or "").startswith(f"Apart from {count} more calls at train.py:{line} ")
 
 
+def test_an_exception_by_which_a_call_was_skipped_is_told(tmp_path: Path, read: Read) -> None:
+    """Rank 2's eighth call raised, took no number, and nobody heard of it."""
+    for journal, group in steps(tmp_path, 3, count=0):
+        number = 0
+        for step, name in enumerate((*USUAL, "grad") if journal.rank == 2 else USUAL):
+            where = journal.stack(("train.py", LINES[name], name))
+            call, t = journal.collective(group, stack=where), (100 + step) * MS
+            if journal.rank == 2 and step == 7:
+                journal.raises(
+                    call, t, 1000, "ValueError: not contiguous", q=number + 1, refused=True
+                )
+                continue
+            number += 1
+            journal.run(call, t=t, d=MS // 2, q=number)
+        journal.leave(500 * MS)
+    found = only(read(tmp_path))
+    assert (found.kind, found.seq, len(found.culprits)) == ("divergence", 8, 1)
+    assert found.summary.endswith(
+        "Then all_reduce (train.py:20) raised on rank 2, which went on without it: ValueError: not"
+        " contiguous."
+    )
+    assert (found.hint or "").startswith("Find why the call at train.py:20 raised on rank 2")
+
+
 @pytest.mark.parametrize("helper", [False, True])
 def test_a_rank_that_logs_by_another_line_is_in_step(
     tmp_path: Path, read: Read, helper: bool

@@ -195,6 +195,20 @@ def test_who_was_killed_after_its_launcher_has_not_failed(
     assert [f.kind for f in findings(tmp_path, look=all_gone)] == ["process_failed"] * blamed
 
 
+@pytest.mark.parametrize(("lived_s", "told"), [(40, True), (5, False)])
+def test_ranks_that_outlive_a_killed_launcher(tmp_path: Path, lived_s: int, *, told: bool) -> None:
+    """They hold their ports and devices, and the job may end well all the same."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    agent.beat(4)
+    agent.define("seen", t=4 * S + MS, state="gone", code=-9, others=2)
+    for journal, _ in alive(steps(tmp_path, 2, parent=agent.process), lived_s):
+        journal.leave(lived_s * S)
+    found = findings(tmp_path, look=all_gone)
+    assert [(f.severity, f.culprits) for f in found] == [("note", ())] * told
+    summary = "Agent 3999 was ended by SIGKILL, and ranks 0, 1 lived on."
+    assert [one.summary for one in found] == [summary] * told
+
+
 @pytest.mark.parametrize("look", [all_gone, nobody_knows])
 def test_who_was_stopped_has_not_failed(tmp_path: Path, look: Look) -> None:
     """Whoever ended the job ended it too, later."""

@@ -384,3 +384,19 @@ def test_a_job_that_probes_is_not_blamed_for_it(tmp_path: Path) -> None:
             journal.begin(journal.collective(group), 200 * MS, q=3)
     found = finds(tmp_path, "missing_participant", [1])
     assert "raised" not in found.summary + (found.hint or "")
+
+
+@pytest.mark.parametrize("make", [gather_object, scatter])
+def test_who_went_on_to_another_group_is_told_in_the_deadlock(tmp_path: Path, make: type) -> None:
+    """Rank 1 is in a barrier of all, rank 0 in the call of their group that raised on rank 1."""
+    for journal, group in alive(steps(tmp_path, 3)):
+        rank = journal.rank or 0
+        if rank < 2:
+            sub = journal.group(name="1", ranks=[0, 1], size=2, rank=rank, default=False)
+            journal.run(journal.collective(sub), t=150 * MS, d=MS // 2, q=1)
+            make(journal, sub, 200 * MS, 2, raises=ERROR if rank == 1 else "")
+        if rank:
+            where = journal.stack(("train.py", 27, "main"))
+            journal.begin(journal.collective(group, "barrier", stack=where), 210 * MS, q=3)
+    found = finds(tmp_path, "deadlock", ends=f"raised on rank 1, which {TOLD}")
+    assert (found.hint or "").startswith("Find why the call at train.py:1")

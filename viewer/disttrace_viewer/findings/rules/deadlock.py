@@ -11,7 +11,7 @@ from disttrace_viewer.evidence.mismatches import called_from
 from disttrace_viewer.evidence.wait import COLLECTIVE, KEY, MESSAGE, Wait, cycles, ring
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
-from disttrace_viewer.findings.rules import outside, unmatched
+from disttrace_viewer.findings.rules import outside, swallowed, unmatched
 from disttrace_viewer.findings.rules.unmatched import question
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
@@ -80,7 +80,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
     first = min(waits, key=lambda w: w.op.begin_ns)
     apart = _beside(case, waits)
     skipped = None if apart else _skipped(case, waits)
-    return RuleFinding(
+    finding = RuleFinding(
         kind="deadlock",
         summary=summary(case, edges),
         because=why(
@@ -108,6 +108,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
         at_ns=first.op.begin_ns,
         scope=Scope.of(waits, roots=members),
     )
+    return swallowed.with_raised(case, finding, _swallowed(case, waits))
 
 
 def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
@@ -137,6 +138,20 @@ def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
             )
             return (wait, other) if through and sent else None
     return None
+
+
+def _swallowed(case: Case, waits: Sequence[Wait]) -> list[Op]:
+    """The calls by which members would have come, had they not raised before they went on."""
+    raised: dict[int, Op] = {}
+    waiting = together((wait.process, wait) for wait in waits if wait.kind == COLLECTIVE)
+    inside = {wait.exchange: wait for of in waiting.values() for wait in of}
+    for wait in inside.values():  # one for all who wait in it
+        others = (other for target in wait.targets for other in waiting.get(target, ()))
+        for other in (one for one in others if one.stream != wait.stream):
+            call = swallowed.find(case, other.process, [wait.op], other.op)
+            if call is not None:
+                raised[other.process] = call
+    return [*raised.values()]
 
 
 def _beside(case: Case, waits: Sequence[Wait]) -> list[int]:

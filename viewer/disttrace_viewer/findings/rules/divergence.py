@@ -18,7 +18,7 @@ from disttrace_viewer.evidence.mismatches import aligned, called_from, minority
 from disttrace_viewer.evidence.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding, Scope, why
-from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.findings.rules import outside, swallowed
 from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace, Stream
 from disttrace_viewer.trace.operation import is_nan_check
 from disttrace_viewer.trace.process import Digest, NonFinite, Stack, Unreduced
@@ -43,7 +43,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
         if all(case.clean(p) for p in (*shift.members, *shift.others)) and not shift.short:
             shift = replace(shift, instead=None)  # who left one out would have ended alone
         ops = (op for p in shift.members for op in case.sample.of_process.get(p, ()))
-        yield RuleFinding(
+        found = RuleFinding(
             kind="divergence",
             severity=WARNING,
             because=(ELSEWHERE,),
@@ -56,6 +56,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
             locations=_locations(shift),
             at_ns=min((op.begin_ns for op in ops), default=0),
         )
+        yield _with_raised(case, found, stream, shift)
 
 
 def _at(lines: Iterable[tuple[Place, Sequence[int]]]) -> tuple[CodeLocation, ...]:
@@ -83,13 +84,14 @@ def traced_back(case: Case, finding: RuleFinding) -> RuleFinding:
             trace, where = case.trace, ""
             if finding.group is None:
                 where = f"in {sentences.group(trace.groups[stream[0] or 0], trace)} "
-            return replace(
+            since = replace(
                 finding,
                 summary=f"{finding.summary} Out of step {where}{_since(shift)}:"
                 f" {_did(trace, shift)}; {_results(mixed, 'before it ')} mixed.",
                 hint=hint(shift),
                 locations=(*finding.locations, *_locations(shift)),
             )
+            return _with_raised(case, since, stream, shift)
     return _by_other_lines(case, finding)
 
 
@@ -187,6 +189,16 @@ def _came_to(case: Case, finding: RuleFinding, stream: Stream) -> int | None:
         return next((e[3] for e in ends if e[:3] == (COLLECTIVE, *stream)), None)
     ours = finding.group == case.trace.groups[stream[0] or 0].id
     return finding.seq if ours and finding.kind in _AT_LAST else None
+
+
+def _with_raised(
+    case: Case, finding: RuleFinding, stream: Stream, shift: Shift[int, Place]
+) -> RuleFinding:
+    """A finding with the exceptions over which the members went on without what they skipped."""
+    skipped = shift.members if shift.how == SKIPPED else ()
+    calls = (swallowed.at(case, process, stream, shift) for process in skipped)
+    raised = [call for call in calls if call is not None]
+    return swallowed.with_raised(case, finding, raised, lead="Then ")
 
 
 def _mixed(case: Case, stream: Stream, shift: Shift[int, Place], before: int | None = None) -> int:

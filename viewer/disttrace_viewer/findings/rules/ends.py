@@ -8,7 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from disttrace.journal.format import EXEC
 from disttrace_viewer.analysis.liveness import signal_name
-from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, STOPPED_AGENT
+from disttrace_viewer.analysis.process_ends import (
+    CASCADE,
+    CLEAN,
+    MISSED_NS,
+    OWN,
+    SILENT,
+    STOPPED_AGENT,
+)
 from disttrace_viewer.analysis.sample import frame, together
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.findings.case import Case
@@ -68,6 +75,31 @@ def _interrupted(case: Case, who: list[int], *, whole: bool) -> RuleFinding:
         locations=outside.locations(case, who),
         scope=Scope() if whole else Scope.of(roots=who, members=case.witnesses.broke_after(who)),
     )
+
+
+def find_orphaned(case: Case) -> Iterator[RuleFinding]:
+    """One note per launcher that was seen to be gone, and gave no word of an end."""
+    trace, evidence = case.trace, case.evidence
+    for launcher in trace.processes:
+        end, gone_ns = evidence.ends[launcher.index], evidence.seen[launcher.index].gone_ns
+        if not launcher.is_agent or end.how != SILENT or end.interrupted or not gone_ns:
+            continue
+        left = [
+            p
+            for p in trace.children.get(launcher.id, ())
+            if trace.processes[p].rank is not None
+            and trace.processes[p].last_ns > gone_ns + MISSED_NS
+        ]
+        if left:
+            yield RuleFinding(
+                kind="process_failed",
+                severity=NOTE,
+                summary=f"{sentences.subject(trace, [launcher.index])} {ended(end, surely=True)},"
+                f" and {sentences.processes(trace, left)} lived on.",
+                hint="No launcher restarts these ranks, or ends them with the rest of the job: end"
+                " them by hand if they hold ports or devices still.",
+                at_ns=gone_ns,
+            )
 
 
 def find_unseen(case: Case) -> Iterator[RuleFinding]:

@@ -10,9 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from disttrace.journal.format import COLLECTIVE, COMPOSED
+from disttrace_viewer.analysis.out_of_step import Shift
+from disttrace_viewer.analysis.past import Place, place_of
 from disttrace_viewer.analysis.sample import frame, together
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding
+from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import Op, is_connection_error
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few
@@ -39,8 +42,20 @@ def find(case: Case, process: int, others: Sequence[Op], instead: Op | None) -> 
     return None
 
 
-def with_raised(case: Case, finding: RuleFinding, raised: Sequence[Op]) -> RuleFinding:
-    """A finding with the calls without which those which it is about went on."""
+def at(case: Case, process: int, stream: Stream, shift: Shift[int, Place]) -> Op | None:
+    """The call that raised where one was left out; on one line it may be any of several."""
+    refused = case.sample.refused
+    for op in _raised(case, process):
+        number = refused.get(op.id, 0) if op.call.stream == stream else 0
+        if shift.earliest <= number <= shift.number and place_of(op.call) in shift.calls:
+            return op
+    return None
+
+
+def with_raised(
+    case: Case, finding: RuleFinding, raised: Sequence[Op], lead: str = "Just before, "
+) -> RuleFinding:
+    """A finding with the calls without which those which it is about went on; ``lead``: when."""
     if not raised:
         return finding
     evidence, trace = case.evidence, case.trace
@@ -58,7 +73,7 @@ def with_raised(case: Case, finding: RuleFinding, raised: Sequence[Op]) -> RuleF
     errors = few(list(dict.fromkeys(tidy(op.error or "") for op in raised)), sentences.MANY, "; ")
     return replace(
         finding,
-        summary=f"{finding.summary} Just before, {few(texts, sentences.MANY, '; ')}.",
+        summary=f"{finding.summary} {lead}{few(texts, sentences.MANY, '; ')}.",
         hint=f"Find why the call at {lines} raised on {who} ({errors}), and do not go on without it"
         " there (`except`, `finally`) where the others are in it: the next call meets theirs.",
         locations=tuple(dict.fromkeys((*finding.locations, *case.evidence.locations(raised)))),

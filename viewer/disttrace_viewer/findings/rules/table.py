@@ -36,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     groups.find_mismatch,
     groups.find_no_member,
     ends.find_interrupted,
+    ends.find_orphaned,
     ends.find_unseen,
     divergence.find_nonfinite,
     process_failed.find,
