@@ -12,16 +12,15 @@ and those go on to the user: each ``except`` asks `ours` whose it is.
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # what is made of it in signal compares handlers
 import builtins
 import datetime
 import functools
 import opcode
 import os
-import signal
 import sys
 import threading
 import types
+from _signal import getsignal, valid_signals  # type: ignore[import-not-found]  # signal's compare
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard, TypeVar
 
@@ -311,7 +310,7 @@ def is_ours(error: BaseException) -> bool:
             own = entry
             continue
         if handlers is None:
-            handlers = [code_of(_signal.getsignal(n)) for n in signal.valid_signals()]
+            handlers = [code_of(getsignal(n)) for n in valid_signals()]
         if _interrupted(frame, handlers):
             set_traceback(error, entry)
             _forget_our_own(error)
