@@ -48,8 +48,9 @@ class _Clock:
 
 
 def _first_record(definitions: Path) -> dict[str, Any]:
-    first: dict[str, Any] = json.loads(definitions.read_text().split("\n", 1)[0])
-    return first
+    line, ended, _ = definitions.read_text().partition("\n")
+    first: dict[str, Any] = json.loads(line) if ended else {}
+    return first  # empty where the process has only just made the file
 
 
 def _copy(source: Path, target: Path, clock: _Clock) -> None:
@@ -66,7 +67,8 @@ def _copy(source: Path, target: Path, clock: _Clock) -> None:
 def shift_clocks(source: Path, target: Path, clocks: Mapping[int, tuple[float, float]]) -> None:
     """Copy journals; those of the given ranks get a clock that is off by (seconds, ppm)."""
     target.mkdir()
-    firsts = {file: _first_record(file) for file in source.glob("*.defs.jsonl")}
+    known = ((file, _first_record(file)) for file in source.glob("*.defs.jsonl"))
+    firsts = {file: first for file, first in known if first}
     base_ns = min((first["unix_ns"] for first in firsts.values()), default=0)
     for definitions, first in firsts.items():
         rank = first.get("env", {}).get("RANK")
