@@ -21,7 +21,7 @@ from support.scenes import hang_without  # noqa: E402
 ROOMS: dict[str, int] = {
     "disttrace": 3_510,
     "disttrace/capture": 7_790,
-    "disttrace/commands": 650,
+    "disttrace/commands": 680,
     "disttrace/integrations": 120,
     "disttrace/journal": 1_990,
     "disttrace/lifecycle": 2_560,

@@ -7,6 +7,7 @@ judge what they did, and a strict replay what they would have done where nothing
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import shutil
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from disttrace.testing.rehearsal import Notes, Program
 
 FAULT, CANNOT, TIMED_OUT = 1, 2, 3
+_MOST_FILES = 300
 _TAIL = 1500
 """Characters of the output of a rank that failed."""
 _RANK_MB = 250
@@ -150,7 +152,7 @@ class Rehearsal:
                     rank,
                     self.notes,
                     steps=self.arguments.steps_limit,
-                    map_device=self.arguments.device == "cpu",
+                    map_device=self.arguments.device == "cpu" and _names_device(self.program),
                 )
 
             pids[ranks.fork(rank, body, env, self.folder / f"rank{rank}.out")] = rank
@@ -266,3 +268,27 @@ def _room_for(n: int) -> None:
         raise CommandError(
             f"{n} ranks take {n * _RANK_MB >> 10} GB and more, {kb >> 20} GB are free.", CANNOT
         )
+
+
+def _source(program: Program) -> str:
+    path = program.target
+    if program.module:
+        sys.path.insert(0, os.getcwd())
+        try:
+            spec = importlib.util.find_spec(path)
+        except (ImportError, ValueError):
+            spec = None
+        path = spec.origin if spec is not None and spec.origin else ""
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _names_device(program: Program) -> bool:
+    """Whether the script, or a module beside it, speaks of CUDA."""
+    texts = [_source(program)]
+    if not program.module:
+        beside = sorted(Path(program.target).resolve().parent.rglob("*.py"))[:_MOST_FILES]
+        texts += [path.read_text("utf-8", "replace") for path in beside]
+    return any("cuda" in text for text in texts)

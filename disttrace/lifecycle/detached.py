@@ -47,11 +47,17 @@ def start(
 
 
 def start_ours(
-    module: str, order: Mapping[str, Any], environ: Mapping[str, str], **how: Any
+    module: str,
+    order: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    out: int,
+    err: int,
+    kept: bool,
 ) -> int:
     """``start`` an interpreter; ``main`` of our module gets ``order`` as JSON. Raises OSError."""
     command = bare_command(interpreter(), _path(), module, json.dumps(order))
-    return start(command, environment(environ), **how)
+    return start(command, environment(environ), out=out, err=err, kept=kept)
 
 
 def interpreter() -> str:
