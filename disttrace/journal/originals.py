@@ -44,18 +44,24 @@ _stuck = ""
 def patient(lock: RLock) -> RLock:
     """``lock``; a new one where its owner stands still: a signal handler, finalizer or callback of
     the collector has struck there, and may wait for the thread that calls this. That one goes on
-    after a second, as if the handler itself had called.
+    after a second, as if the handler itself had called. Until then it waits in the lock's queue,
+    for among many threads one that only looks never finds it free.
     """
     global _stuck
     until, seen, own = 0.0, "", f" owner={get_ident()} "
-    # Looked at as text: nothing has to be given back when a signal handler raises here.
     while (text := repr(lock)).startswith("<locked") and own not in text:
         if text != seen:
             until, seen = monotonic() + (0.02 if text == _stuck else PATIENCE_S), text
         elif monotonic() > until:
             _stuck = text
             return RLock()
-        sleep(0.0002)
+        try:
+            queued = lock.acquire(timeout=0.02 if text == _stuck else 0.1)
+        finally:  # also where a handler raises as it is taken
+            if own in repr(lock):
+                lock.release()
+        if queued:
+            break
     return lock
 
 

@@ -8,11 +8,12 @@ import os
 import resource
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from disttrace.journal import own_file
+from disttrace.journal import originals, own_file
 from disttrace.journal.own_file import SlowWrites, WriteBudget
 from disttrace.journal.segment import (
     MappedSegment,
@@ -103,6 +104,25 @@ def test_a_line_on_its_way_is_not_missing(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(SegmentLost):
         segment.check()
     segment.close()
+
+
+def test_many_threads_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them takes the others' traffic for an owner that stands still, which it passes by."""
+    segment = WrittenSegment(str(tmp_path / "s"), limit=10**9)
+    monkeypatch.setattr(originals, "RLock", None)  # no lock is made beside the segment's own
+    until = time.monotonic() + 1.5
+
+    def turns(_: int) -> int:
+        done = 0
+        while time.monotonic() < until:
+            segment.put(b"0123456789abcdef\n")
+            done += 1
+        return done
+
+    with ThreadPoolExecutor(16) as pool:
+        done = sum(pool.map(turns, range(16)))
+    segment.close()
+    assert (tmp_path / "s").read_bytes() == b"0123456789abcdef\n" * done
 
 
 def test_mechanism_follows_the_file_system() -> None:

@@ -497,7 +497,7 @@ def test_each_kind_of_record_is_read_alike(tmp_path: Path) -> None:
     rank.record(e=source, d=100, u=5, y=1, q=1, n=16)
     rank.run(towards, 15 * MS, 50, q=1)
     rank.end(rank.begin(reduce, 16 * MS, q=9), 100, u=5, x=string)
-    rank.end(rank.begin(reduce, 17 * MS, q=10), 100, x=string, f=1)
+    rank.end(rank.begin(reduce, 17 * MS, q=10), 100, x=0, f=1)  # a text that none defined
     rank.record(e=rank.begin(get, 18 * MS, k="key"), d=100, u=10, n=5)
     rank.run(many, 19 * MS, 100, k=["one", "two"])
     rank.run(kernel, 20 * MS, 100, q=1, a={"args": {"more": 2}})

@@ -206,7 +206,8 @@ class JournalReader:
             self._seen(operation.begin + record["d"])
             fold(operation.record, kind, record)
             failed = operation.record.get("x")
-            operation.error = failed and (self.definitions.string(failed) or "Error")
+            text = self.definitions.string(failed) or "?"
+            operation.error = None if failed is None else text
             if operation.end is None:  # where it was waited for in vain before, it is once more
                 self._expected.pop(number, None)
                 self.in_flight[number] = operation
