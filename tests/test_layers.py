@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -105,7 +105,6 @@ def imports(path: Path, package: Path, *, top_only: bool = False) -> tuple[str, 
 
 @functools.cache
 def _tree(path: Path) -> tuple[list[ast.stmt], list[ast.AST]]:
-    """The statements of a file, and all that imports in it."""
     tree = ast.parse(path.read_bytes())
     nodes = ast.walk(tree)
     return tree.body, [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
@@ -146,38 +145,51 @@ def climbs(path: Path, package: Path, rooms: tuple[str, ...]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    "path", sources(RECORDER), ids=lambda path: str(path.relative_to(RECORDER))
-)
-def test_the_recorder_imports_downwards(path: Path) -> None:
+def wrong(paths: Iterable[Path], unwanted: Callable[[Path], list[str]]) -> dict[str, list[str]]:
+    """The imports that are not wanted, by file."""
+    return {str(path.relative_to(ROOT)): found for path in paths if (found := unwanted(path))}
+
+
+def test_the_recorder_imports_downwards() -> None:
     """Each room knows only those below it, and torch only those that deal with it."""
-    assert climbs(path, RECORDER, RECORDER_ROOMS) == []
-    modules = list(imports(path, RECORDER))
-    inside = path.relative_to(RECORDER)
-    if inside.parts[0] != "api.py":
-        assert not [name for name in modules if name.startswith("disttrace_viewer")]
-    if inside.with_suffix("").parts[0] not in KNOWS_TORCH:
-        assert not [name for name in modules if name.split(".")[0] == "torch"]
+
+    def unwanted(path: Path) -> list[str]:
+        found, modules = climbs(path, RECORDER, RECORDER_ROOMS), imports(path, RECORDER)
+        inside = path.relative_to(RECORDER)
+        if inside.parts[0] != "api.py":
+            found += [name for name in modules if name.startswith("disttrace_viewer")]
+        if inside.with_suffix("").parts[0] not in KNOWS_TORCH:
+            found += [name for name in modules if name.split(".")[0] == "torch"]
+        return found
+
+    assert wrong(sources(RECORDER), unwanted) == {}
 
 
-@pytest.mark.parametrize("path", sources(VIEWER), ids=lambda path: str(path.relative_to(VIEWER)))
-def test_the_viewer_imports_downwards(path: Path) -> None:
+def test_the_viewer_imports_downwards() -> None:
     """Each room knows those below it, no torch, and of disttrace only what both halves know."""
-    assert climbs(path, VIEWER, VIEWER_ROOMS) == []
-    for name in imports(path, VIEWER):
-        top = name.split(".")[0]
-        assert top != "torch"
-        assert top != "disttrace" or name in SHARED
+
+    def unwanted(path: Path) -> list[str]:
+        others = [name for name in imports(path, VIEWER) if name not in SHARED]
+        tops = ("torch", "disttrace")
+        found = climbs(path, VIEWER, VIEWER_ROOMS)
+        return found + [name for name in others if name.split(".")[0] in tops]
+
+    assert wrong(sources(VIEWER), unwanted) == {}
 
 
-@pytest.mark.parametrize("path", sources(VIEWER / "commands"), ids=lambda path: path.name)
-def test_a_command_uses_the_api_and_nothing_below_it(path: Path) -> None:
+def test_a_command_uses_the_api_and_nothing_below_it() -> None:
     """What a command can do, a notebook can; help needs no extra."""
-    allowed = ("disttrace_viewer.api", "disttrace_viewer.commands", "disttrace_viewer.collect")
-    ours = [name for name in imports(path, VIEWER) if name.startswith("disttrace_viewer.")]
-    assert [name for name in ours if not name.startswith(allowed)] == []
-    below = [n for n in imports(path, VIEWER, top_only=True) if n.startswith("disttrace_viewer.")]
-    assert [name for name in below if not name.startswith("disttrace_viewer.commands")] == []
+    everywhere = ("disttrace_viewer.api", "disttrace_viewer.commands", "disttrace_viewer.collect")
+
+    def unwanted(path: Path) -> list[str]:
+        found = []
+        for top_only, allowed in ((False, everywhere), (True, ("disttrace_viewer.commands",))):
+            names = imports(path, VIEWER, top_only=top_only)
+            ours = [name for name in names if name.startswith("disttrace_viewer.")]
+            found += [name for name in ours if not name.startswith(allowed)]
+        return found
+
+    assert wrong(sources(VIEWER / "commands"), unwanted) == {}
 
 
 @pytest.mark.parametrize("start", ["diagnosis.job", "api.verdict", "companion.verdict"])
@@ -199,21 +211,19 @@ def test_a_verdict_loads_no_polars(start: str) -> None:
     assert "disttrace_viewer.findings.rules.table" in seen
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        path
-        for name in ("evidence", "findings", "diagnosis", "states", "replay")
-        for path in sources(VIEWER / name)
-    ],
-    ids=lambda path: str(path.relative_to(VIEWER)),
-)
-def test_the_judge_knows_no_polars(path: Path) -> None:
+def test_the_judge_knows_no_polars() -> None:
     """Nor do rules and evidence, inside functions either: what tables tell is put before it."""
-    assert not [n for n in imports(path, VIEWER) if n.split(".")[0] in ("polars", "rich")]
     tables = ("disttrace_viewer.analysis.history", "disttrace_viewer.analysis.exchanges")
-    if path.name != "job.py":  # it puts them before the judge, where they were read
-        assert not [n for n in imports(path, VIEWER) if n.startswith(tables)]
+
+    def unwanted(path: Path) -> list[str]:
+        names = imports(path, VIEWER)
+        found = [name for name in names if name.split(".")[0] in ("polars", "rich")]
+        if path.name != "job.py":  # it puts them before the judge, where they were read
+            found += [name for name in names if name.startswith(tables)]
+        return found
+
+    for room in ("evidence", "findings", "diagnosis", "states", "replay"):
+        assert wrong(sources(VIEWER / room), unwanted) == {}
 
 
 def test_nothing_but_the_judge_asks_the_rules() -> None:

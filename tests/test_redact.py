@@ -93,22 +93,22 @@ def test_a_secret_on_the_command_line_is_masked(argv: list[str], secret: str) ->
     assert masked[-2:] == ["--lr", "0.1"]
 
 
-@pytest.mark.parametrize("token", TOKENS, ids=lambda token: token[:14])
 @pytest.mark.parametrize(
     "text", ["{}", "--x={}", "cannot log in with {}, status 401", "run/{}/0", "tcp://h:1?t={}"]
 )
-def test_a_token_is_known_by_its_shape(text: str, token: str) -> None:
+def test_a_token_is_known_by_its_shape(text: str) -> None:
     """Whatever it is called, in command lines, errors, keys and addresses alike."""
-    masked = Masker().text(text.format(token))
-    assert token[6:] not in masked
-    assert masked == text.format(MASK) or token is TOKENS[-1]
+    for token in TOKENS:
+        masked = Masker().text(text.format(token))
+        assert token[6:] not in masked
+        assert masked == text.format(MASK) or token is TOKENS[-1]
 
 
-@pytest.mark.parametrize("line", LINES.read_text().splitlines())
-def test_ordinary_command_lines_stay_as_they_are(line: str) -> None:
+def test_ordinary_command_lines_stay_as_they_are() -> None:
     """200 of them: launchers, trainers and tools of this field, with options like --eos-token."""
-    argv = shlex.split(line)
-    assert Masker().argv(argv) == argv
+    lines = [*map(shlex.split, LINES.read_text().splitlines())]
+    assert len(lines) == 200
+    assert [Masker().argv(argv) for argv in lines] == lines
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections import Counter
-from pathlib import Path
 
-import pytest
-
-from faults.expectation import EXAMPLES, Row, marked_lines
+from faults.expectation import EXAMPLES, marked_lines
 from faults.table import ROWS
 
 FAULTS = range(1, 22)
@@ -17,12 +14,12 @@ HELPERS = {"common.py", "launch.py", "nodes.py"}
 REPEATED = "faults/restarted.py"
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_each_marker_is_in_its_program(row: Row) -> None:
+def test_each_marker_is_in_its_program() -> None:
     """A line that is expected is marked in the program, so that editing it moves both."""
-    lines = [markers for expected in row.expected for markers in expected.lines.values()]
-    wanted = {marker for markers in lines for marker in markers}
-    assert wanted <= set(marked_lines(row.path))
+    for row in ROWS:
+        lines = [markers for expected in row.expected for markers in expected.lines.values()]
+        wanted = {marker for markers in lines for marker in markers}
+        assert wanted <= set(marked_lines(row.path)), row.name
 
 
 def test_each_fault_has_a_program_and_two_variants() -> None:
@@ -55,13 +52,9 @@ def test_healthy_rows_expect_nothing_and_faulty_ones_something() -> None:
     assert (silent, talking) == ([], [])
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.name)
-def test_examples_are_ordinary_programs(path: Path) -> None:
+def test_examples_are_ordinary_programs() -> None:
     """No example imports disttrace: what is said about it could be said about anybody's."""
-    imported: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            imported.add(node.module or "")
-    assert [name for name in imported if name.startswith("disttrace")] == []
+    imports = re.compile(r"^\s*(?:import\b.*\bdisttrace|from +disttrace)", re.MULTILINE)
+    programs = sorted(EXAMPLES.rglob("*.py"))
+    assert len(programs) > 50
+    assert [path.name for path in programs if imports.search(path.read_text())] == []

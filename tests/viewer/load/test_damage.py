@@ -46,7 +46,6 @@ def edit(path: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def lines_of(path: Path) -> list[bytes]:
-    """The lines of a file, each with its newline."""
     return path.read_bytes().splitlines(keepends=True)
 
 
@@ -94,7 +93,6 @@ def forbidden(journal: Journal) -> None:
 
 
 def link_circle(journal: Journal) -> None:
-    """A folder that contains itself."""
     (journal.folder / "loop").symlink_to(journal.folder, target_is_directory=True)
 
 
@@ -249,18 +247,18 @@ def test_damage_of_the_only_journal_is_an_answer_too(damage: Damage, tmp_path: P
     assert main(["diagnose", str(tmp_path)]) in (0, 1, 2)
 
 
-@pytest.mark.parametrize("cut", range(1, 60))
-def test_a_segment_cut_anywhere_keeps_every_whole_line(cut: int, tmp_path: Path) -> None:
+def test_a_segment_cut_anywhere_keeps_every_whole_line(tmp_path: Path) -> None:
     """Cutting bytes off the end loses the operations behind the cut and says nothing."""
     first, _ = training(tmp_path, 2, STEPS)
     path = first.segments[0]
-    kept = path.read_bytes()[:-cut]
-    path.write_bytes(kept)
-    whole = [line for line in kept.split(b"\n") if line.endswith(b"}")]
-    trace = load([str(tmp_path)])
-    assert trace.problems == ()
-    assert trace.operations.height == STEPS + sum(b'"b"' in line for line in whole)
-    assert trace.operations["end_ns"].count() == STEPS + sum(b'"e"' in line for line in whole)
+    for _ in range(59):
+        kept = path.read_bytes()[:-1]
+        path.write_bytes(kept)
+        whole = [line for line in kept.split(b"\n") if line.endswith(b"}")]
+        trace = load([str(tmp_path)])
+        assert trace.problems == ()
+        assert trace.operations.height == STEPS + sum(b'"b"' in line for line in whole)
+        assert trace.operations["end_ns"].count() == STEPS + sum(b'"e"' in line for line in whole)
 
 
 @pytest.mark.parametrize(
