@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed import fsdp
 
 from support.preloaded import torchrun
 from support.processes import ROOT, Outcome, clean_environ, python, run_program
@@ -74,11 +73,11 @@ def test_an_example_leaves_what_it_promises(example: Example, tmp_path: Path) ->
     assert {operation["status"] for operation in ranked} == {"ok"}
 
 
-@pytest.mark.skipif(
-    not hasattr(fsdp, "fully_shard"), reason="FSDP2 of this torch needs CUDA streams"
-)
 def test_fsdp_gathers_and_scatters(tmp_path: Path) -> None:
     """FSDP2 on gloo trains under tracing, with its collectives recorded in equal number."""
+    fsdp = pytest.importorskip("torch.distributed.fsdp")  # here: its import takes a second
+    if not hasattr(fsdp, "fully_shard"):
+        pytest.skip("FSDP2 of this torch needs CUDA streams")
     done = traced("fsdp2.py", 2, tmp_path).check()
     counts = Counter(
         (operation["op"], operation["rank"])

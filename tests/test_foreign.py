@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pstats
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from disttrace import foreign
-from support.cores import CORES
+from support.cores import EACH_CORE
 from support.preloaded import to_its_end
 from support.processes import ROOT, python
 
@@ -220,14 +221,19 @@ def test_nobody_else_swallows_what_may_be_the_programs() -> None:
     assert sorted(found) == sorted(OURS)
 
 
-@pytest.mark.parametrize("core", CORES)
+@functools.cache
+def untraced(name: str) -> str:
+    """What the program prints without us, for every core."""
+    return to_its_end("-W", "ignore", PROGRAM, name, "", "").check().stdout
+
+
 @pytest.mark.parametrize("name", ["passes", "ends", "named", "shapes", "strikes", "asked", "kept"])
+@EACH_CORE
 def test_as_untraced(tmp_path: Path, name: str, core: str) -> None:
     """The same exceptions with all that they bear; none is lost, and none kept costs more."""
-    bare = to_its_end("-W", "ignore", PROGRAM, name, "", tmp_path).check()
     outcome = to_its_end("-W", "ignore", PROGRAM, name, core, tmp_path).check()
-    assert bare.stdout
-    assert outcome.stdout == bare.stdout
+    assert untraced(name)
+    assert outcome.stdout == untraced(name)
     assert outcome.stderr == ""
 
 

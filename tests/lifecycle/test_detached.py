@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -149,8 +150,6 @@ def test_who_keeps_it_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_without_the_compiled_part_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the program would see it."""
-
     def absent(name: str) -> None:
         raise ImportError(name)
 
@@ -242,8 +241,9 @@ def waits(tmp_path: Path, way: str, traced: str) -> tuple[Outcome, list[str]]:
 @pytest.mark.parametrize("way", ["wrapper", "within"])
 def test_nothing_of_the_program_runs_a_second_time(tmp_path: Path, way: str) -> None:
     """Not itself, nor its interpreter, nor what runs at each start: none, or a bare one."""
-    bare, ran_bare = waits(tmp_path / "bare", way, "0")
-    outcome, ran = waits(tmp_path / "traced", way, "1")
+    with ThreadPoolExecutor(2) as pool:
+        runs = pool.map(lambda traced: waits(tmp_path / traced, way, traced), "01")
+    (bare, ran_bare), (outcome, ran) = runs
     refuses = way == "within"
     assert bare.check().stdout == "in vain\n"
     assert outcome.check().stdout == (bare.stdout if refuses else "told\n")
@@ -355,7 +355,6 @@ def test_a_containers_stall_is_told_by_any_first_process(tmp_path: Path, launche
 
 
 def test_the_companion_does_not_stay_as_a_child_of_whom_it_watches(tmp_path: Path) -> None:
-    """However it came about."""
     base = "j-host-1-0123"
     Path(definitions_name(str(tmp_path / base))).touch()
     path = tmp_path / "j.otlp"

@@ -12,8 +12,8 @@ from disttrace.recording.newest_calls import place_of
 from disttrace.recording.shown import FACTOR, FIRST_LINE, KEPT, LINES, MASK, NEWEST, Compared, Page
 from disttrace_viewer.companion.follower import MOST_READ, Pulse
 from support.journals import MS, Journal
-from support.preloaded import launched, preloaded
-from support.processes import static, torchrun
+from support.preloaded import launched, preloaded, torchrun
+from support.processes import static
 from support.raw import verdicts
 
 START = """

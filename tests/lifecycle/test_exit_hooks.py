@@ -14,8 +14,8 @@ import pytest
 
 from disttrace.lifecycle.exit_hooks import shown
 from support.patches import OURS
-from support.preloaded import preloaded, to_its_end
-from support.processes import Outcome, python, torchrun
+from support.preloaded import preloaded, to_its_end, torchrun
+from support.processes import Outcome, python
 from support.raw import RawJournal, read_journals
 
 PROGRAM = Path(__file__).with_name("ways_out.py")

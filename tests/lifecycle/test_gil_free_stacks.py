@@ -265,12 +265,14 @@ began = time.monotonic()
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), time.monotonic() - began < 0.9)""",
     "forked": """
 trace()
+reads, writes = os.pipe()
 for _ in range(3):
     pid = os.fork()
     if pid == 0:
         print(caught()[0] >> 14 & 1, flush=True)
+        os.write(writes, b"printed")
         signal.pause()
-    time.sleep(0.1)
+    os.read(reads, 7)
     os.kill(pid, signal.SIGTERM)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """,
@@ -344,5 +346,4 @@ def test_a_handler_of_a_library_is_never_called_by_us(tmp_path: Path, handled: s
 
 
 def test_both_sides_mean_the_same_value() -> None:
-    """One is C."""
     assert compiled.load("lifecycle._answers").ASK == fmt.ASK
