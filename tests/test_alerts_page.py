@@ -45,7 +45,6 @@ class Slack(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def slack() -> Iterator[tuple[str, list[Any]]]:
-    """The address of a webhook, and what it gets."""
     handler = type("Handler", (Slack,), {"posted": []})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)

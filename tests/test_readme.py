@@ -44,7 +44,6 @@ def test_every_command_exists() -> None:
 
 @pytest.mark.parametrize("page", sorted(set(re.findall(r"`((?:docs|examples)/[\w/.-]*)`", README))))
 def test_every_page_exists(page: str) -> None:
-    """What the README refers to is there."""
     assert (ROOT / page).exists()
 
 

@@ -40,7 +40,6 @@ def test_settings_become_variables(tmp_path: Path) -> None:
 
 
 def test_every_setting_is_an_option() -> None:
-    """The options are the table of settings."""
     stdout = run("--help").check().stdout
     for row in SETTINGS:
         assert f"--{row.keyword.replace('_', '-')} {row.name}" in stdout

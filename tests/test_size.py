@@ -92,7 +92,6 @@ def test_lines_of_rooms() -> None:
 
 
 def test_files() -> None:
-    """Of the product."""
     assert len(_sources("disttrace")) + len(_sources("viewer")) <= FILES
 
 

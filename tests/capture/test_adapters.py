@@ -86,7 +86,6 @@ def imitated(tmp_path: Path) -> Path:
 
 
 def environ_of(tmp_path: Path, imitated: Path, rank: int) -> dict[str, str]:
-    """For one rank."""
     return clean_environ(
         DISTTRACE_DIR=str(tmp_path / "out"), PYTHONPATH=str(imitated), MEET=str(tmp_path / "meet"),
         NUMBER=str(rank),

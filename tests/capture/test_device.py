@@ -1016,7 +1016,6 @@ class Events:
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> Events:
-    """In the place of those of CUDA."""
     made = Events()
     monkeypatch.setattr(graphs, "after", made.after)
     return made
@@ -1074,8 +1073,6 @@ def test_a_graph_without_collectives_costs_nothing(events: Events) -> None:
 
 
 def test_a_replay_that_raises_has_failed(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exception is the program's."""
-
     def raises(self: Graph) -> None:
         raise ValueError("not now")
 

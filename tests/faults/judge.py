@@ -15,7 +15,6 @@ def serious(report: Mapping[str, Any]) -> list[Finding]:
 
 
 def brief(finding: Finding) -> str:
-    """A finding in a few words."""
     return f"{finding['kind']} {sorted(finding['culprit_ranks'])}"
 
 

@@ -55,7 +55,6 @@ class Framework:
         )
 
     def line(self) -> str:
-        """``file:line`` of the hang."""
         lines = (PROGRAMS / self.program).read_text().splitlines()
         (number,) = (n for n, text in enumerate(lines, 1) if text.endswith("# here it hangs"))
         return f"{self.program}:{number}"

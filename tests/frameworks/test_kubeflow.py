@@ -63,7 +63,6 @@ KINDS = tuple(KNOWN)
 
 
 def manifest(kind: str) -> dict[str, Any]:
-    """As it stands on the page."""
     page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
     blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
     (found,) = (block for block in blocks if block["kind"] == kind)

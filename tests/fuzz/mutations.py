@@ -60,7 +60,6 @@ class Change:
     value: Any
 
     def apply(self, lines: list[bytes]) -> None:
-        """Do it to the lines of a file."""
         if not lines:
             return
         place = self.line % len(lines)
@@ -164,7 +163,6 @@ def template(folder: Path) -> tuple[Path, tuple[str, str]]:
 
 
 def write(scratch: Path, changes: list[Change]) -> Path:
-    """A folder with the job, changed."""
     source, names = template(scratch)
     target = scratch / "case"
     shutil.rmtree(target, ignore_errors=True)

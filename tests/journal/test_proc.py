@@ -29,7 +29,6 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_process_writes_down_who_it_is() -> None:
-    """And finds itself by that."""
     record = {"boot_id": proc.boot_id(), "pid": os.getpid(), **proc.own()}
     assert proc.who(record) == who(os.getpid())
     alive, found = proc.find(proc.who(record))

@@ -34,7 +34,6 @@ class Round:
         self.stands, self.may_go, self.went_on, self.is_over = (threading.Event() for _ in range(4))
 
     def look(self, read: Callable[[int], dict[int, Any]]) -> Any:
-        """What was seen of the other thread."""
         other = threading.Thread(target=self.run)
         other.start()
         self.stands.wait()
@@ -75,8 +74,6 @@ class Round:
 
 
 class Garbage:
-    """A cycle."""
-
     def __init__(self, of: Round) -> None:
         self.round, self.cycle = of, self
 

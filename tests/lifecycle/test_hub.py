@@ -200,7 +200,6 @@ def test_a_host_whose_processes_failed_goes_with_the_store() -> None:
 
 @pytest.fixture
 def pair(store: TCPStore, join: Join, monkeypatch: pytest.MonkeyPatch) -> tuple[Peers, int]:
-    """A server with one client, and its port."""
     monkeypatch.setattr(endpoint, "GREETING_S", 0.5)
     first = join("a", 1)
     join("b", 3)
@@ -236,7 +235,6 @@ def without_joining(caller: socket.socket) -> None:
 
 
 def resets(caller: socket.socket) -> None:
-    """One that goes in the middle of it."""
     caller.sendall(b"\0\0")
     caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     caller.close()
@@ -442,7 +440,6 @@ def test_a_message_in_pieces_has_a_time(*, late: bool) -> None:
 
 @pytest.mark.parametrize("head", [b"[]", b"{}", b'{"is":1}', b"\xff", b'{"is":"x"', b"[" * 12_000])
 def test_a_head_of_anything_is_one_exception(head: bytes) -> None:
-    """By which a conversation ends."""
     with pytest.raises(Garbled):
         message_of(head)
 

@@ -135,7 +135,6 @@ def test_it_is_what_diagnose_says_of_the_same_records(tmp_path: Path) -> None:
 
 
 def test_the_form_is_that_of_the_settings(tmp_path: Path) -> None:
-    """One object a line for programs."""
     ran = bare(tmp_path, program(tmp_path), "rank", DISTTRACE_LOG="json")
     (line,) = [one for one in ran.stderr.splitlines() if one.startswith('{"disttrace"')]
     (one,) = verdicts(tmp_path)

@@ -164,7 +164,6 @@ def test_a_wait_in_the_start_up_is_another_stall(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_came_long_before_the_wait_is_not_told(tmp_path: Path) -> None:
-    """The job got on after it."""
     for journal in workers(tmp_path, 2):
         journal.begin(journal.collective(journal.world()), 200 * S, q=1)
         journal.beat(230)

@@ -330,7 +330,6 @@ def hosts_of(folder: Path, **changes: Any) -> Hosts:
 
 
 def alive(_process: object) -> Observation:
-    """What kernels say of all."""
     return ALIVE
 
 
@@ -353,7 +352,6 @@ def judged(hosts: Hosts, got: Received) -> Verdict:
 
 
 def by_all(hosts: Hosts) -> Verdict:
-    """The verdict on the states of all."""
     return judge_states(merge([*hosts.values()]), look=alive)
 
 

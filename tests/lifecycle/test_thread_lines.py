@@ -101,7 +101,6 @@ def test_deep_stacks(make: Callable[[], Reader], most: int, stands: Callable[[in
 
 @pytest.mark.parametrize("make", READERS, ids=NAMES)
 def test_at_most_64_threads(make: Callable[[], Reader], stands: Callable[[int], int]) -> None:
-    """Of more, any 64."""
     for _ in range(70):
         stands(0)
     assert len(make()(threading.get_ident())) == 64
@@ -109,7 +108,6 @@ def test_at_most_64_threads(make: Callable[[], Reader], stands: Callable[[int], 
 
 @pytest.mark.parametrize("make", READERS, ids=NAMES)
 def test_any_name(make: Callable[[], Reader]) -> None:
-    """Of files and functions, as they are."""
     file, over, ready = (
         'a "b", line 3 in c\u00e9\u20ac\U0001f600\udc80.py', threading.Event(), threading.Event(),
     )  # fmt: skip
@@ -186,7 +184,6 @@ def test_where_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_dump() -> None:
-    """What `faulthandler` of 3.11 writes."""
     text = (
         "Thread 0x000000000000000a (most recent call first):\n"
         '  File "/a\\xe9/b.py", line 12 in caf\\u20ac\n'

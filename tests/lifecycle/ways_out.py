@@ -16,7 +16,6 @@ kept: BaseException | None = None
 
 
 def use() -> None:
-    """What opens the journal."""
     dist.HashStore().set("key", "value")
 
 

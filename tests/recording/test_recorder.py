@@ -234,8 +234,6 @@ def test_files_have_the_permissions_asked_for(tmp_path: Path, mode: int, folder:
 
 
 class _Work:
-    """One that is never complete."""
-
     def is_completed(self) -> bool:
         return False
 

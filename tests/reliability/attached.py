@@ -156,7 +156,6 @@ class Hang:
 
 
 def text(hang: Hang) -> str:
-    """What all ranks run."""
     return HEAD + indent(hang.body, "    ")
 
 
@@ -213,7 +212,6 @@ def come(folder: Path, ranks: int) -> list[int]:
 
 
 def wrong(hang: Hang, ranks: int, report: dict[str, Any], code: int, server: str) -> str | None:
-    """What is not right about what was told."""
     findings = report["findings"]
     named = sorted({rank for one in findings for rank in one["culprit_ranks"]})
     said = " | ".join(f"{one['kind']}: {one['summary']}" for one in findings) or "nothing"

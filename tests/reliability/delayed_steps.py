@@ -33,7 +33,6 @@ def ddp(steps: int, held: float) -> None:
 
 
 def loader(held: float) -> None:
-    """Where the one that is late is late."""
     work(held)
 
 

@@ -68,8 +68,6 @@ dist.init_process_group("gloo")
 
 @dataclass(frozen=True)
 class Line:
-    """One call of a program."""
-
     call: str
     size: int
     dtype: str = "float32"

@@ -38,8 +38,6 @@ WITHIN_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a program said of itself."""
-
     said: list[dict[str, object]]
     """Objects of the kind ``diverged``."""
     mutated_at: list[float]
@@ -70,7 +68,6 @@ def run(world: int, *arguments: str, seconds: float = 0.0, digest: int = 0) -> R
 
 
 def report(folder: Path) -> list[Any]:
-    """The findings of ``diagnose``."""
     ended = python("-m", "disttrace", "diagnose", "--format", "json", folder, timeout=300)
     findings: list[Any] = json.loads(ended.stdout)["findings"]
     return findings

@@ -34,12 +34,10 @@ def norm() -> None:
 
 
 def loss() -> None:
-    """Another one."""
     dist.all_reduce(torch.ones(8))
 
 
 def root(source: int = 0) -> None:
-    """With a root."""
     dist.broadcast(torch.ones(8), source)
 
 

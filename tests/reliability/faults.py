@@ -115,7 +115,6 @@ def page(rows: list[str], blamed: int, skipped: list[Row], before: str = "") -> 
 
 
 def run(row: Row, backend: str, semantics: str, *, losses: bool) -> Outcome:
-    """One row, in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="disttrace-faults-") as folder:
         if backend == "gloo":
             return run_row(row, Path(folder), losses=losses)

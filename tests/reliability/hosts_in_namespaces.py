@@ -201,7 +201,6 @@ def stall(
 
 
 def row(case: str, all_of: Sequence[Judge], *, same_keys: bool) -> tuple[str, bool]:
-    """What was said, as a row of the table."""
     count = len(all_of)
     said = sorted((at, n, lacks, line) for n, j in enumerate(all_of) for at, lacks, line in j.said)
     served = [(at, lacks, line) for at, n, lacks, line in said if n == 0]

@@ -147,8 +147,6 @@ class Between:
 
 
 class Wire(Network):
-    """Of one host."""
-
     def __init__(self, network: Between) -> None:
         self.network, self.number, self.lives = network, len(network.wires), True
         self.ports: dict[int, Accepted] = {}
@@ -177,7 +175,6 @@ class Wire(Network):
         self.ports.clear()
 
     def dies(self) -> None:
-        """As its kernel does it."""
         self.ports.clear()
         for one in [*self.ends]:
             one.abort()
@@ -258,8 +255,6 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a stall."""
-
     voices: tuple[Voice, ...]
     messages: int
 

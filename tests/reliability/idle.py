@@ -41,8 +41,6 @@ READY_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What was said of a program, and what of it is wrong."""
-
     arguments: str
     said: str
     wrong: tuple[str, ...]

@@ -253,7 +253,6 @@ def plain(text: str) -> str:
 
 
 def surfaces(folder: str, work: Path) -> dict[str, str]:
-    """What each surface shows, as text."""
     found = {"diagnose": disttrace("diagnose", folder, "--width", "200").stdout}
     found["view"] = disttrace("view", folder, "--width", "200").stdout
     found["top"] = disttrace("top", "--once", folder, "--width", "200").stdout
@@ -314,7 +313,6 @@ def test_it():
 
 
 def faults(scene: Scene, folder: Path, launchers: Launchers) -> list[str]:
-    """What is not as it has to be."""
     said, served = ended(scene, folder, launchers)
     (folder / "said.txt").write_text(said)
     wrong = []

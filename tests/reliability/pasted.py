@@ -444,7 +444,6 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def draw(number: int, seed: int, recordings: Sequence[tuple[Path, Program]]) -> tuple[str, str]:
-    """What came of one draw, and what it was."""
     from disttrace_viewer.api.verdict import diagnose
     from disttrace_viewer.load.foreign.evidence import troubles
 

@@ -105,7 +105,6 @@ def record(kind: str, steps: int) -> dict[str, Any]:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The noise in the journals of a folder."""
     ranks: list[dict[str, list[int]]] = []
     for path in sorted(folder.glob("*.defs.jsonl")):
         follower = Follower(str(folder), path.name.removesuffix(".defs.jsonl"), {})

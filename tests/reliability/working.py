@@ -310,7 +310,6 @@ def server() -> Iterator[str]:
 
 
 def said(text: str) -> list[dict[str, Any]]:
-    """The objects on stderr."""
     lines = (line for line in text.splitlines() if line.startswith('{"disttrace"'))
     return [json.loads(line) for line in lines]
 

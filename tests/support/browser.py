@@ -61,7 +61,6 @@ class Browser:
         self.until("document.body && document.body.dataset.ready === 'yes'")
 
     def run(self, script: str) -> Any:
-        """The value of an expression, awaited."""
         how = {"returnByValue": True, "awaitPromise": True}
         found = self._call("Runtime.evaluate", expression=script, **how)
         assert "exceptionDetails" not in found, found["exceptionDetails"]

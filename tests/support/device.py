@@ -91,7 +91,6 @@ class Device:
         )[0]  # fmt: skip
 
     def ask(self, question: Question) -> Reply:
-        """What the recorder tells now."""
         self.asked.append(question.active)
 
         offset, _ = unix_offset()
@@ -151,5 +150,4 @@ class Device:
         ]
 
     def notes(self) -> list[str]:
-        """What was said of gaps."""
         return [r["text"] for r in self.journal.definitions if r["def"] == "note"]

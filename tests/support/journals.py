@@ -234,7 +234,6 @@ class Journal:
         self.define("failure", t=t, type=kind, text=text, stack=stack, h=thread, **keys)
 
     def fail(self, t: int, kind: str, text: str, *frames: Frame, **keys: Any) -> None:
-        """A failure, and the end."""
         self.failure(t, kind, text, *frames, **keys)
         self.define("exit", t=t + MS, how="exception", code=1)
 

@@ -47,7 +47,6 @@ def v20(rank: int, seq: int, op: str = "ALLREDUCE") -> list[str]:
 
 
 def v21(rank: int, seq: int, op: str = "ALLREDUCE", elements: int = 1024) -> list[str]:
-    """2.1: with the size."""
     return [
         f"[E ProcessGroupNCCL.cpp:474] [Rank {rank}] {work(seq, op, elements)}",
         f"[E ProcessGroupNCCL.cpp:488] {LOOSE}",
@@ -100,7 +99,6 @@ def v24(
 
 
 def v25(rank: int, seq: int, op: str = "ALLREDUCE", **more: object) -> list[str]:
-    """2.5 and 2.6."""
     group = more.pop("group", "ID 0 PG GUID 0(default_pg)")
     return v24(rank, seq, op, group=group, **more)  # type: ignore[arg-type]
 
@@ -155,7 +153,6 @@ def traceback(rank: int, error: str, *, before: str = "[rank{}]: ") -> list[str]
 
 
 def cause(rank: int, code: int, before: str = "") -> list[str]:
-    """The end of torchrun."""
     rows = (
         "=" * 60, "train.py FAILED", "Root Cause (first observed failure):", "[0]:",
         "  time      : 2026-05-14_10:33:48", "  host      : node-a",

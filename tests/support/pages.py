@@ -15,8 +15,6 @@ def page(folder: Path, **options: bool) -> str:
 
 
 class Page:
-    """An export, open in the browser."""
-
     def __init__(self, chromium: Browser, journals: Path, fragment: str = "") -> None:
         self.file = journals.parent / f"{journals.name}.html"
         self.file.write_text(page(journals), encoding="utf-8")

@@ -119,8 +119,6 @@ def torchrun(
 
 
 class _Interpreter:
-    """The process that forks."""
-
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -178,8 +176,6 @@ def _over(answers: socket.socket, said: list[_Reader], deadline: float) -> bool:
 
 
 class _Reader(threading.Thread):
-    """Reads a pipe to its end."""
-
     def __init__(self, descriptor: int) -> None:
         super().__init__(daemon=True)
         self._descriptor = descriptor
@@ -192,7 +188,6 @@ class _Reader(threading.Thread):
         os.close(self._descriptor)
 
     def text(self) -> str:
-        """What came so far."""
         return self._data.decode(errors="replace")
 
 

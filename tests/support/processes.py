@@ -146,7 +146,6 @@ def kill_family(process: subprocess.Popen[Any]) -> None:
 
 @contextlib.contextmanager
 def ending(*processes: subprocess.Popen[Any]) -> Iterator[None]:
-    """In the end they are killed, with all that they started."""
     try:
         yield
     finally:

@@ -19,7 +19,6 @@ class RawJournal:
     records: list[Record]
 
     def of(self, kind: str) -> list[Record]:
-        """Definitions of one kind."""
         return [record for record in self.definitions if record["def"] == kind]
 
     def only(self, kind: str) -> Record:
@@ -36,7 +35,6 @@ class RawJournal:
         return [(record, call) for record, call in found if not kinds or call["kind"] in kinds]
 
     def called(self, *kinds: str) -> list[Record]:
-        """The calls of these operations."""
         return [call for _, call in self.begun(*kinds)]
 
     def over(self) -> set[int]:
@@ -49,7 +47,6 @@ class RawJournal:
         return [(call["op"], r.get("q"), r["b"] in over) for r, call in self.begun()]
 
     def stacks(self) -> dict[int, list[list[int]]]:
-        """Frames by number."""
         return {record["n"]: record["frames"] for record in self.of("stack")}
 
     def strings(self) -> dict[int, str]:

@@ -61,8 +61,6 @@ class Issued:
 
 @dataclass
 class Rank:
-    """How far a rank is."""
-
     rank: int
     program: Sequence[Call]
     place: int = 0
@@ -121,7 +119,6 @@ def _issue(one: Rank, groups: Mapping[str, Sequence[int]], fault: Fault, at_s: f
 
 
 def _devices(ranks: Sequence[Rank], groups: Mapping[str, Sequence[int]], fault: Fault) -> bool:
-    """What devices are through with now."""
     at: dict[Key, dict[int, Issued]] = {}
     for one in ranks:
         for item in _active(one, fault):

@@ -191,7 +191,6 @@ def test_an_exception_is_the_finding(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_what_needs_a_device_cannot_be_rehearsed(tmp_path: Path) -> None:
-    """The line is named."""
     found = check(tmp_path, NEEDS_A_DEVICE)
     assert found.code == 2, found
     assert "cannot be rehearsed: train.py:3: AssertionError: Torch not compiled" in found.stderr
@@ -237,7 +236,6 @@ def test_parallelisms_run_unchanged(tmp_path: Path, text: str) -> None:
 
 
 def test_what_starts_ranks_itself_is_refused(tmp_path: Path) -> None:
-    """In one sentence."""
     command = [sys.executable, "-m", "disttrace", "check", "--", "torchrun", "train.py"]
     found = run_program(command, clean_environ(), cwd=tmp_path)
     assert found.code == 2, found

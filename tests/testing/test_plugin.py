@@ -97,7 +97,6 @@ def run(folder: Path, *options: str, text: str = PROGRAM) -> subprocess.Complete
 
 
 def section(text: str, name: str) -> str:
-    """The report of one failure."""
     found = re.search(rf"_+ {name} _+\n(.*?)(?=\n___|\n===)", text, re.DOTALL)
     assert found is not None, text
     return found[1]

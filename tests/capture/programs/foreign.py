@@ -109,8 +109,6 @@ for each in ("__eq__", "__hash__", "__len__", "__format__", "__getitem__", "__co
 
 
 class Entries(dict):  # type: ignore[type-arg]
-    """The attributes of an exception."""
-
     __getitem__ = __setitem__ = get = __contains__ = noted("an attribute")
 
 

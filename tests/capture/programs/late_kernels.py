@@ -64,14 +64,12 @@ def out_argument() -> dict[str, int]:
 
 
 def coalesced() -> dict[str, int]:
-    """One with lists."""
     for tensor in F.all_reduce_coalesced_([ones(), ones()], "sum", name()):
         F.wait_tensor(tensor)
     return {"all_reduce": 1}
 
 
 def inference() -> dict[str, int]:
-    """The first in inference mode."""
     with torch.inference_mode():
         F.wait_tensor(F.reduce_scatter_tensor(torch.ones(8), "sum", 2, name()))
     return {"reduce_scatter_tensor": 1}
@@ -185,7 +183,6 @@ def kernels(namespace: str) -> list[str]:
 
 
 def classes() -> dict[str, type]:
-    """Of functional collectives and their overloads."""
     objects = {}
     for namespace in (F, torch.ops._c10d_functional_autograd):
         for name in dir(namespace):

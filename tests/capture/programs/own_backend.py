@@ -18,8 +18,6 @@ RAN: dict[str, int] = collections.Counter()
 
 
 class Done(Work):
-    """Complete from the start."""
-
     def __init__(self, result: list[Any]) -> None:
         super().__init__()
         self.future: torch.futures.Future[Any] = torch.futures.Future()

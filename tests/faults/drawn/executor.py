@@ -71,7 +71,6 @@ class Run:
 
     @property
     def blamed(self) -> bool:
-        """Somebody innocent was named."""
         return any(innocent(self.faulty.truth, one) for one in self.said)
 
     @property

@@ -46,14 +46,11 @@ def quiet(run: Run, plain: Run | None) -> list[Said]:
 
 
 def alarmed(run: Run, plain: Run | None) -> list[Said]:
-    """It was told while it ran."""
     told = [t for text in run.stderr for t in text.splitlines() if "disttrace: stalled" in t]
     return [(bool(told), told[0][:90] if told else "no alarm")]
 
 
 def advised(*words: str) -> Check:
-    """What to do names these."""
-
     def check(run: Run, plain: Run | None) -> list[Said]:
         hints = [f["hint"] or "" for f in serious(run.dead)]
         good = any(all(word in hint for word in words) for hint in hints)

@@ -38,7 +38,6 @@ def same_words(run: Run, plain: Run | None) -> list[Said]:
 
 
 def raised(run: Run, plain: Run | None) -> list[Said]:
-    """The wait raised the same."""
     a, b = run.fact(0, "raised"), plain.fact(0, "raised") if plain else None
     return [(a is not None and a == b, f"the wait raised {a} (untraced {b})")]
 

@@ -113,7 +113,6 @@ def _of_this_torch() -> tuple[str, ...]:
 
 
 def _device() -> str:
-    """The machine and its torch."""
     import torch
 
     version = f"torch {torch.__version__.split('+')[0]}"

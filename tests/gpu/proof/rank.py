@@ -20,7 +20,6 @@ _MODULES = ("healthy", "parallel", "hangs", "ends", "graphs", "communicators", "
 
 
 def say(**facts: object) -> None:
-    """For prove.py."""
     print("KIT " + json.dumps(facts), flush=True)
 
 
@@ -33,7 +32,6 @@ class Ticker(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Tick."""
         last = told = time.perf_counter()
         while True:
             time.sleep(0.005)
@@ -85,7 +83,6 @@ class Rank:
         self.sync()
 
     def sync(self) -> None:
-        """Wait for the device."""
         if self.cuda:
             self.torch.cuda.synchronize()
         else:
@@ -136,7 +133,6 @@ class Rank:
         os._exit(0)
 
     def graph(self) -> Any:
-        """A new one, of CUDA or of the stand-in."""
         return self.torch.cuda.CUDAGraph()
 
     @contextlib.contextmanager
@@ -152,7 +148,6 @@ class Rank:
 
 
 def exchange(rank: Rank) -> None:
-    """One batch with the other rank."""
     dist, x = rank.dist, rank.x
     batch = [
         dist.P2POp(dist.isend, x, rank.peer),
@@ -174,7 +169,6 @@ def programs() -> dict[str, Callable[[Rank], None]]:
 
 
 def main() -> None:
-    """Run the program of that name."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program")
     parser.add_argument("--backend", default="nccl")

@@ -68,7 +68,6 @@ class Scenario:
 
     @property
     def about(self) -> str:
-        """What happens in it, in words."""
         return " ".join((docstrings().get(self.program or self.name) or "").split()).split(". ")[0]
 
     @property

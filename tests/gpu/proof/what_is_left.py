@@ -26,11 +26,9 @@ class Journal:
                     self.ends.setdefault(r[key], []).append(r)
 
     def operations(self) -> list[tuple[int, str]]:
-        """Numbers and names of what was begun."""
         return [(r["b"], call["op"]) for r, call in self.raw.begun("collective", "message")]
 
     def open(self) -> list[tuple[int, str]]:
-        """What never ended."""
         return [(n, op) for n, op in self.operations() if n not in self.ends]
 
     def twice(self) -> list[int]:
@@ -43,7 +41,6 @@ class Journal:
         return [n for n, order in orders.items() if order not in ("e", "c", "l", "ce")]
 
     def heartbeats(self) -> list[float]:
-        """In seconds."""
         return [r["hb"] / 1e9 for r in self.raw.records if "hb" in r]
 
 
@@ -60,11 +57,9 @@ class Run:
     journals: list[Journal] = field(default_factory=list)
 
     def fact(self, rank: int, key: str) -> Any:
-        """The last that the rank told of it."""
         return next((f[key] for f in reversed(self.facts[rank]) if key in f), None)
 
     def journal(self, rank: int) -> Journal | None:
-        """That rank's."""
         return next((j for j in self.journals if j.rank == rank), None)
 
 
@@ -81,7 +76,6 @@ def serious(report: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def brief(report: dict[str, Any] | None) -> str:
-    """Kinds and whom they blame."""
     if report is None:
         return "no report"
     told = [f"{f['kind']}{sorted(f['culprit_ranks'])}" for f in serious(report)]

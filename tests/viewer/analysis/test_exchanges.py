@@ -49,7 +49,6 @@ def test_who_did_not_come_is_missing(tmp_path: Path) -> None:
 
 
 def test_unlike_arguments_are_flagged(tmp_path: Path) -> None:
-    """One rank reduces with MAX."""
     for journal, group in steps(tmp_path, 2, count=0):
         journal.run(journal.collective(group), MS, MS, q=1)
         other = journal.collective(group, reduce_op="MAX" if journal.rank else "SUM")
@@ -79,7 +78,6 @@ def test_a_call_that_raised_on_issue_is_in_no_exchange(tmp_path: Path) -> None:
 
 
 def message_pair(folder: Path) -> tuple[Journal, int, Journal, int]:
-    """Two workers with a group each."""
     one, two = workers(folder, 2)
     return one, one.world(), two, two.world()
 
@@ -111,7 +109,6 @@ def test_backends_that_ignore_tags_have_one_stream(tmp_path: Path) -> None:
 
 
 def test_a_receive_from_any_source_counts_when_its_source_is_known(tmp_path: Path) -> None:
-    """Until then it is no message."""
     one, g1, two, g2 = message_pair(tmp_path)
     one.run(one.message(g1, "send", 1), MS, 10, q=1)
     call = two.message(g2, "recv", None)
@@ -229,7 +226,6 @@ def test_offset_and_drift_are_found(tmp_path: Path, offset: int, ppm: float) -> 
 
 
 def test_one_clock_needs_nothing(tmp_path: Path) -> None:
-    """The trace comes back as it was."""
     journal = Journal(tmp_path, pid=1, rank=0, world_size=1)
     journal.run(journal.collective(journal.world()), MS, MS, q=1)
     trace = load([str(tmp_path)])

@@ -32,7 +32,6 @@ def shift(courses: dict[int, str], kind: Callable[[str], bool] = bool) -> Shift[
     ],
 )
 def test_a_branch_that_is_meant_is_no_shift(why: str, courses: list[str]) -> None:
-    """Numbers stay equal."""
     assert first_shift(dict(enumerate(courses))) is None, why
 
 

@@ -146,7 +146,6 @@ def test_a_report_has_the_values_of_json(tmp_path: Path) -> None:
 
 
 def test_the_newest_job_is_taken_unless_another_is_named(tmp_path: Path) -> None:
-    """As the commands do."""
     training(tmp_path)
     Journal(tmp_path, pid=9, job="old", t0=10**11).begin(1, MS)
     assert disttrace.load(tmp_path).jobs == ("job",)

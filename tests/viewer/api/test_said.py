@@ -25,7 +25,6 @@ TOLD: dict[str, object] = {
 
 
 def keep(folder: Path, *said: dict[str, object], root: Path | None = None) -> None:
-    """As a companion of the job keeps it."""
     log = os.open(folder / "log", os.O_CREAT | os.O_WRONLY)
     watch = Watch(order(folder, in_names="job-", root=str(root or folder)), CompanionLog(log))
     for one in said:

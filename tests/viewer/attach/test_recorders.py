@@ -114,7 +114,6 @@ def job(folder: Path, *scenes: str, server: str) -> Iterator[Job]:
 
 
 def found_one(code: int, _: str) -> bool:
-    """A stall."""
     return code == 1
 
 

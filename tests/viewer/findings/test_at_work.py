@@ -138,7 +138,6 @@ def test_who_holds_the_gil(
 
 
 def test_sentences(tmp_path: Path) -> None:
-    """They say what it does, where, and with what."""
     found = scene(tmp_path / "a", {**BUSY, "read": 340 * MB}, MOVING)
     used = "80 % of a core, 340 MB read in the last 5.0 s."
     said = f", not in any collective. Rank 0 is at work in tokenize at data.py:13: {used}"

@@ -211,7 +211,6 @@ def hanging(
     [("recv", "deadlock"), ("create", "group_mismatch"), ("other", "shape_mismatch")],
 )
 def test_the_line_of_a_call_left_out(tmp_path: Path, then: str, kind: str, helper: bool) -> None:
-    """Rank 2 left out its fifth call and went on."""
     course = ("grad", "norm", "grad", "norm", "norm")
     found = hanging(tmp_path, course, then=then, helper=helper)
     assert found.kind == kind

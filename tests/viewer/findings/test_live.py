@@ -348,7 +348,6 @@ def test_who_acted_after_it_was_read_is_not_missing(tmp_path: Path) -> None:
 
 
 def test_what_broke_long_ago_is_read_once(tmp_path: Path) -> None:
-    """Its journals are as they will be."""
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
             journal.raises(journal.collective(group), 2 * S, 100 * MS, PEER_GONE, q=3)

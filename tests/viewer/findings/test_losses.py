@@ -20,7 +20,6 @@ from support.scenes import Act, alive, all_gone, nobody_knows, steps, stuck, ver
 
 
 def healthy(folder: Path) -> None:
-    """Nothing is wrong."""
     training(folder, 3, 4)
 
 

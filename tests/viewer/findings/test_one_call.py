@@ -167,7 +167,6 @@ def test_ddp_says_whose_model_differs(tmp_path: Path, named: bool) -> None:
 
 
 def test_parameters_without_a_gradient_have_their_names(tmp_path: Path) -> None:
-    """The exception has their numbers."""
     for journal, _ in steps(tmp_path, 2):
         if journal.rank == 1:
             lines = ["Parameter indices which did not receive grad for rank 1: 2"]

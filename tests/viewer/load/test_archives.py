@@ -33,7 +33,6 @@ def archive(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
 
 
 def named(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
-    """A member of an archive."""
     member = tarfile.TarInfo(name)
     member.type, member.linkname = kind, link
     return member

@@ -33,7 +33,6 @@ VERSIONS = pytest.mark.parametrize("version", ["1.5", "2.1", "2.3", "2.4", "2.6"
 
 
 def steps(count: int, **fields: Any) -> list[dict[str, Any]]:
-    """Collectives that are over."""
     return [entry("all_reduce", n + 1, at_s=n / 10, **fields) for n in range(count)]
 
 
@@ -50,7 +49,6 @@ def left(folder: Path, last: Last, *, version: str = "2.10", **given: Any) -> Pa
 
 
 def job(folder: Path, last: Last, **given: Any) -> Report:
-    """The verdict on it."""
     return diagnose(left(folder, last, **given))
 
 

@@ -144,7 +144,6 @@ def values_of(value: object) -> list[str]:
 
 
 def test_no_text_of_a_trace_can_be_obeyed(tmp_path: Path) -> None:
-    """Whatever views print of it."""
     nasty_job(tmp_path)
     odd = tmp_path / "a\x1b[2Jb.defs.jsonl"
     odd.write_bytes(b"{}\n")

@@ -37,7 +37,6 @@ def profile(
 
 
 def nccl(seq: int, at_us: float, ends_us: float, name: str = "allreduce") -> list[dict[str, Any]]:
-    """A call, and its kernel."""
     args = {
         "Collective name": name, "In msg nelems": 256, "dtype": "Float", "Process Group Name": "0",
         "Process Group Ranks": "[0, 1]", "Seq": seq,

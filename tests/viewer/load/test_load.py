@@ -168,7 +168,6 @@ def test_a_damaged_line_in_a_large_file_costs_itself_only(tmp_path: Path) -> Non
 
 
 def test_progress_is_told_in_bytes(tmp_path: Path) -> None:
-    """It ends at the total."""
     training(tmp_path, 2, 3)
     told: list[tuple[int, int]] = []
     load([str(tmp_path)], progress=lambda done, total: told.append((done, total)))

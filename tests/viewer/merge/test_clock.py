@@ -118,7 +118,6 @@ def test_realigning_can_take_drift_out(tmp_path: Path) -> None:
 
 
 def test_the_same_clocks_change_nothing(tmp_path: Path) -> None:
-    """Not even a copy is made."""
     workers(tmp_path, 1)
     trace = load([str(tmp_path)])
     assert realign(trace, trace.clocks) is trace

@@ -424,14 +424,12 @@ def test_the_earlier_one_has_become_the_later_one(tmp_path: Path, said: bool) ->
 
 @pytest.mark.parametrize("changed", ["pid_ns", "ticks"])
 def test_another_process_of_that_number_has_become_nothing(tmp_path: Path, changed: str) -> None:
-    """In another namespace, or later."""
     program(tmp_path, 1)
     program(tmp_path, 2, keys={changed: 8})
     assert [p.exit for p in survey([str(tmp_path)]).processes] == [None, None]
 
 
 def test_tracing_that_was_switched_off_and_on_is_one_program(tmp_path: Path) -> None:
-    """It says so itself."""
     program(tmp_path, 1).define("exit", t=S, how="uninstalled")
     program(tmp_path, 2)
     first, second = survey([str(tmp_path)]).processes
@@ -440,7 +438,6 @@ def test_tracing_that_was_switched_off_and_on_is_one_program(tmp_path: Path) -> 
 
 
 def test_an_exec_that_failed_is_no_end(tmp_path: Path) -> None:
-    """The word is taken back."""
     journal = program(tmp_path, 1)
     journal.define("exit", t=S, how="exec")
     journal.define("exit", t=S + MS, how="resumed")

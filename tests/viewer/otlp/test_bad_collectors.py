@@ -33,7 +33,6 @@ def down(protocol: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def silent(protocol: str) -> Iterator[str]:
-    """Connections are accepted, and that is all."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 

@@ -151,7 +151,6 @@ def test_hosts_without_a_shared_id_are_told_what_to_set(tmp_path: Path) -> None:
 
 
 def two_hosts(node: int, port: str, variables: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """torchrun as on one of two hosts, with one worker each."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
     command += ["--node-rank", str(node), "--nproc-per-node", "1", "--master-port", port]
     command += ["--master-addr", "127.0.0.1", str(ROOT / "examples" / "pingpong.py")]

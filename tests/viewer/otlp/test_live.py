@@ -34,7 +34,6 @@ def over(directory: Path, timeout: float = 30.0) -> None:
 
 
 def journalled(directory: Path) -> set[str]:
-    """Ids of all operations in the journals."""
     found = set()
     for path in directory.glob("*.ops.jsonl"):
         process = path.name.split(".")[0].rpartition("-")[2][:8]
@@ -45,7 +44,6 @@ def journalled(directory: Path) -> set[str]:
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:
-    """A key and a certificate for localhost."""
     key, found = directory / "key.pem", directory / "cert.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     command += ["-keyout", str(key), "-out", str(found), "-subj", "/CN=localhost"]
@@ -236,7 +234,6 @@ def test_a_hang_is_visible_while_it_hangs(protocol: str, tmp_path: Path) -> None
 
 
 def named(spans: list[Received], name: str) -> list[Received]:
-    """Spans of that name."""
     return [span for span in spans if span.name == name]
 
 

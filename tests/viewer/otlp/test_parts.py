@@ -291,7 +291,6 @@ class Scripted(SpanExporter):
 
 
 def feed(target: Sender, count: int) -> None:
-    """So many spans."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(target)
     tracer = provider.get_tracer("test")
@@ -311,7 +310,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_a_collector_that_works_gets_all_in_batches() -> None:
-    """Nothing is said, nothing is lost."""
     said: list[str] = []
     exporter = Scripted(lambda: SpanExportResult.SUCCESS)
     target = Sender(lambda: exporter, NAME, said.append)

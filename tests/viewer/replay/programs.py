@@ -334,7 +334,6 @@ def data_parallel(r: int, n: int) -> None:
 
 
 def rank(name: str, r: int, folder: str) -> None:
-    """One rank of a program, to its end."""
     one = PROGRAMS[name]
     os.environ.update(RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE=str(one.world))
     disttrace.install(dir=folder)

@@ -68,7 +68,6 @@ def test_some_programs(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_all_programs(tmp_path: Path) -> None:
-    """Sixteen are found, ten are not."""
     expected = run(tmp_path)
     judge(tmp_path, expected)
     assert sum(bool(stuck) for stuck, _ in expected.values()) == 16

@@ -70,7 +70,6 @@ def test_a_batch_that_ends_them_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_local_dask_cluster(tmp_path: Path) -> None:
-    """The same states as here."""
     distributed = pytest.importorskip("distributed")
     hang(tmp_path, size=5)
     with distributed.LocalCluster(
@@ -123,7 +122,6 @@ def test_states_go_to_be_diagnosed(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_file_that_holds_no_states(tmp_path: Path) -> None:
-    """Is named."""
     path = tmp_path / f"x{folder.SUFFIX}"
     path.write_bytes(b"no gzip")
     with pytest.raises(ViewerError, match="cannot be read as states"):
@@ -178,7 +176,6 @@ def store(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_the_findings_are_those_of_a_folder(store: Any, tmp_path: Path) -> None:
-    """Read in full."""
     found = folder.of_journals([URL])
     assert findings(found) == findings(folder.of_journals([str(tmp_path)]))
 
@@ -208,7 +205,6 @@ def test_only_ranges_are_fetched(
 
 
 def test_states_in_a_store(store: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Are diagnosed where they are."""
     assert main(["reduce", URL, "-o", str(tmp_path / "states")]) == 0
     for path in (tmp_path / "states").iterdir():
         store.pipe_file(f"/bucket/states/{path.name}", path.read_bytes())
@@ -218,7 +214,6 @@ def test_states_in_a_store(store: Any, tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("url", ["nosuch://bucket/job", "memory://bucket/nothing"])
 def test_what_is_unread_is_told(store: Any, url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """And exit code 2."""
     assert main(["diagnose", url]) == 2
     said = capsys.readouterr().err
     assert url.partition("/bucket")[0] in said
@@ -323,14 +318,12 @@ def test_many_lines_at_once_are_as_one_after_the_other(seed: int) -> None:
     "line", [b'{"e":1,"d":99999999999999999999}', b'{"b":3,"t":99999999999999999999,"s":1}']
 )
 def test_a_number_beyond_64_bits_is_counted_as_unreadable(line: bytes) -> None:
-    """And what else there is counts."""
     found = taken([[b'{"b":1,"t":5,"s":1}', line, b'{"b":2,"t":6,"s":1}']])
     assert (found["count"], found["bad"]) == (2, 1)
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each journal is a task of its own."""
     monkeypatch.setattr(batch, "BATCH_BYTES", 1)
 
 
@@ -351,7 +344,6 @@ def test_a_worker_that_reads_for_a_table_is_killed(tmp_path: Path, by: str) -> N
 
 @pytest.mark.usefixtures("small")
 def test_what_was_lost_twice_is_named(tmp_path: Path) -> None:
-    """And everything else is read."""
     bulk(tmp_path, 800, 4)
     loses = lambda function, tasks: ((n, r if n else None) for n, r in drawn(1)(function, tasks))  # noqa: E731
     found = load_by([str(tmp_path)], engine=loses)

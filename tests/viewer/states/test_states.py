@@ -39,7 +39,6 @@ from support.states import hang
 
 
 def states(folder: Path, window: int | None = None) -> list[State]:
-    """The states of all journals in a folder."""
     found = evidence([str(folder)], Problems())
     return [s for files in found if (s := reduce(files, window=window)) is not None]
 
@@ -135,7 +134,6 @@ def test_a_state_is_about_a_kilobyte(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_state_is_refused(data: bytes, says: str) -> None:
-    """With the end of a sentence."""
     with pytest.raises(StateError, match=says):
         unpack(data)
 
@@ -211,7 +209,6 @@ def one_more(path: Path, size: int, count: int) -> None:
 
 
 def all_of(jobs: Sequence[LaunchedJob]) -> list[str]:
-    """Every job."""
     return [one.id for one in jobs]
 
 

@@ -168,7 +168,6 @@ def test_the_queries_for_duckdb_answer(tables: Path) -> None:
 
 
 def test_the_queries_for_polars_answer(tables: Path) -> None:
-    """The same three."""
     (code,) = [text for text in blocks("python") if "scan_parquet" in text]
     names: dict[str, Any] = {}
     exec(code, names)

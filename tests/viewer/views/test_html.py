@@ -390,7 +390,6 @@ def test_200000_operations(chromium: Browser, tmp_path: Path) -> None:
 def test_it_says_that_it_shows_a_part(
     chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And where the whole is to be had."""
     training(tmp_path / "journals", steps=10)
     monkeypatch.setattr(content, "OPERATIONS", 7)
     view = Page(chromium, tmp_path / "journals")

@@ -26,7 +26,6 @@ CONTRACT = [
 
 
 def exported(folder: Path) -> list[dict[str, Any]]:
-    """The objects of the export of a folder."""
     trace = load([str(folder)])
     return [orjson.loads(line) for line in b"".join(jsonl.lines(trace)).splitlines()]
 
@@ -174,7 +173,6 @@ def test_ids_are_longer_where_short_ones_are_ambiguous(tmp_path: Path) -> None:
 
 
 def run(*argv: str) -> int:
-    """The command with these arguments."""
     parser = argparse.ArgumentParser()
     export.add_arguments(parser)
     return export.execute(parser.parse_args(argv))

@@ -225,7 +225,6 @@ def test_the_line_itself_stands_beside_its_number(chromium: Browser, program: Pa
 
 
 def frames_of(view: Page, program: Path, **options: bool) -> list[list[Any]]:
-    """Of the page written anew."""
     view.file.write_text(page(program.parent / "journals", **options), encoding="utf-8")
     view.open()
     found: list[list[Any]] = view.run("T.stacks.flatMap(([frames]) => frames)")

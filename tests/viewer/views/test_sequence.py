@@ -27,7 +27,6 @@ US = 1_000
 
 
 def report(folder: Path, filters: Filters | None = None) -> Overview:
-    """The report on a folder."""
     return report_of(load([str(folder)]), filters)
 
 
@@ -41,7 +40,6 @@ def painted(report: Overview, width: int = 80, encoding: str = "utf-8") -> list[
 
 
 def words(row: Row) -> list[str]:
-    """The lines of a row."""
     return [text.plain.replace(HOLD, " ") for text in (row.text, *row.below)]
 
 

@@ -42,7 +42,6 @@ from support.scenes import alive
 
 
 def verdict_of(folder: Path) -> Verdict:
-    """The journals of a folder."""
     return verdict_on(align(load([str(folder)])))
 
 

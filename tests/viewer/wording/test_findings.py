@@ -47,7 +47,6 @@ def trace(size: int = 4) -> JobTrace:
     ],
 )
 def test_an_end_follows_one_subject_or_many(end: End, one: str, many: str) -> None:
-    """The verb agrees."""
     assert (ended(end), ended(end, many=True)) == (one, many)
 
 

@@ -36,11 +36,9 @@ class Graph:
         _current.graph = self
 
     def capture_end(self) -> None:
-        """It may be replayed."""
         _current.graph = None
 
     def replay(self) -> None:
-        """Enqueue all of it."""
         failed()
         for group, *rest in self.parts:
             group.replayed(*rest)
@@ -81,7 +79,6 @@ def fail(text: str) -> None:
 
 
 def install() -> None:
-    """``torch.cuda`` with one device."""
     for name, what in {
         "is_initialized": lambda: True,
         "device_count": lambda: 1,

@@ -26,7 +26,6 @@ class FlightRecorder:
         self._timed = os.environ.get("TORCH_NCCL_ENABLE_TIMING") == "1"
 
     def record(self, group: Any, operation: Operation) -> None:
-        """``operation`` is about to be enqueued."""
         if self._size <= 0:
             return
         with self.lock:
@@ -50,7 +49,6 @@ class FlightRecorder:
             del self._entries[: -self._size]
 
     def dump(self, *, active: bool) -> bytes:
-        """Pickled, as torch's."""
         told = []
         with self.lock:
             entries = list(self._entries)
@@ -89,7 +87,6 @@ def dump(
     onlyActive: bool = False,  # noqa: N803
     backend: str = "gloo",
 ) -> bytes:
-    """As torch's: ``backend`` names the recorder."""
     if CHOSEN.hooked and backend != CHOSEN.backend:
         return pickle.dumps({"version": "2.10", "entries": []})
     return RECORDER.dump(active=onlyActive)
