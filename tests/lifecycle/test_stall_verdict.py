@@ -29,19 +29,6 @@ from support.processes import (
 )
 
 HANG = ROOT / "examples" / "faults" / "slow_loader.py"
-GOES_ON = """
-import time, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-for step in range(3):
-    if step == 2 and dist.get_rank() == 1:
-        time.sleep(5)
-    dist.all_reduce(torch.ones(4))
-for _ in range(30):  # who is gone cannot say that it went on
-    time.sleep(0.1)
-    dist.all_reduce(torch.ones(4))
-print(f"result {step}\\n", end="", flush=True)
-dist.destroy_process_group()
-"""
 STALLED = "disttrace: stalled: Rank 1 never joined all_reduce #3 of the default group"
 
 
@@ -61,18 +48,6 @@ def stderr(tmp_path: Path) -> str:
 
 def _told(path: Path) -> bool:
     return b"disttrace: more:" in path.read_bytes()
-
-
-@pytest.mark.long
-def test_it_goes_on(tmp_path: Path) -> None:
-    """What resolves is told as well; stdout and exit code are the program's."""
-    program = tmp_path / "program.py"
-    program.write_text(GOES_ON)
-    with job(tmp_path, str(program)) as process:
-        assert process.wait(120) == 0
-    assert STALLED in stderr(tmp_path)
-    assert "disttrace: going on: Ranks 0, 1 communicate again." in stderr(tmp_path)
-    assert (tmp_path / "stdout").read_text().splitlines() == ["result 2"] * 2
 
 
 @pytest.mark.long

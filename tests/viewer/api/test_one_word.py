@@ -91,7 +91,7 @@ def scene(jobs: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sc
         )  # fmt: skip
     try:
         wait_until(lambda: "Rank 2 never joined all_reduce #3" in said.read_text(), 120)
-        time.sleep(1)  # until rank 2 has noted where it stands
+        time.sleep(2)  # until rank 2 has noted where it stands
         yield Scene(folder, launcher, said)
     finally:
         launcher.terminate()

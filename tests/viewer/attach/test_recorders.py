@@ -130,21 +130,27 @@ def expect_who_does_not_come(one: Job) -> None:
 
 @may_look
 def test_a_job_that_is_asked_at_a_path_again_and_again_goes_on(tmp_path: Path) -> None:
-    """Who does not come is told; where a server is mute stacks decide."""
-    with job(tmp_path, "load", "stop", "healthy", server="path") as one:
+    """Who does not come is told."""
+    with job(tmp_path, "load", "healthy", server="path") as one:
         expect_who_does_not_come(one)
 
+        code, report, said = one.attached("healthy", lambda *_: True)
+        assert (code, report["findings"], said) == (0, [], "")
+        assert one.launcher.poll() is None
+        one.goes_on("healthy")
+        assert one.launcher.wait(120) == 0
+
+
+@may_look
+def test_where_a_server_is_mute_stacks_decide(tmp_path: Path) -> None:
+    """A process that is stopped answers nothing."""
+    with job(tmp_path, "stop", server="path") as one:
         _, report, said = one.attached("stop", found_one)
         (found,) = report["findings"]
         assert (found["kind"], found["culprit_ranks"]) == ("missing_participant", [2])
         assert (said.count("\n"), "does not answer within 3 s" in said) == (1, True)
         assert report["evidence"] == ["py-spy"]
         os.kill(one.pids[2], signal.SIGCONT)
-
-        code, report, said = one.attached("healthy", lambda *_: True)
-        assert (code, report["findings"], said) == (0, [], "")
-        assert one.launcher.poll() is None
-        one.goes_on("healthy")
         assert one.launcher.wait(120) == 0
 
 
