@@ -1,18 +1,15 @@
 """Traces of ``torch.profiler`` (Kineto) as journals: one JSON file of each rank, or its gzip.
 
 NCCL's operations are events ``record_param_comms`` with group, number and size, and kernels with
-the same. gloo's are calls without a group, and what its threads did: of these only jobs with one
-group are read, and they have numbers only where all ranks made the same calls. A profile is a
-window of what ended: of a hang it tells nothing.
+the same; gloo's name neither group nor number. A profile is a window of what ended: of a hang it
+tells nothing.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import zlib
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,30 +18,24 @@ import orjson
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.records import Records, public_name
-from disttrace_viewer.load.problems import Problems, plural
+from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.values import dataclass, field
 
 NAME = "profile"
 MOST_BYTES = 512 << 20
 _LACKS = ("messages", "older", "position", "reduce_op", "root", "stack", "stalls", "store")
 _PARAMETERS = "record_param_comms"
-_BOTH = (
-    "allreduce", "allgather", "_allgather_base", "reduce_scatter", "broadcast", "reduce",
-    "gather", "scatter",
+_NAMES = (
+    "allreduce", "allgather", "_allgather_base", "reduce_scatter", "_reduce_scatter_base",
+    "broadcast", "reduce", "gather", "scatter", "barrier",
 )  # fmt: skip
-_NCCL = {
-    **{name: public_name(name) for name in (*_BOTH, "_reduce_scatter_base", "barrier")},
+_PUBLIC = {
+    **{name: public_name(name) for name in _NAMES},
     **dict.fromkeys(("all_to_all", "all_to_allv"), "all_to_all_single"),
 }
-_GLOO = {f"{name}_": public_name(name) for name in (*_BOTH, "alltoall_base")}
-_GLOO["barrier"] = "barrier"
-_OF_THREADS = {"all_gather_into_tensor": "all_gather", "all_to_all_single": "all_to_all"}
-"""What gloo's threads call otherwise."""
 _DTYPES = {
     "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16",
     "Int": "int32", "Long": "int64", "Byte": "uint8", "Char": "int8", "Bool": "bool",
-    "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
-    "int": "int32", "long int": "int64", "unsigned char": "uint8", "bool": "bool",
 }  # fmt: skip
 
 
@@ -59,8 +50,8 @@ class _Call:
     returned_ns: int
     end_ns: int | None
     took_ns: int | None
-    elements: int | None = None
-    dtype: str | None = None
+    elements: int | None
+    dtype: str | None
 
 
 @dataclass(slots=True)
@@ -74,7 +65,6 @@ class _Profile:
     groups: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     """Description and members by name."""
     calls: list[_Call] = field(default_factory=list)
-    on_device: bool = False
 
 
 def recognises(path: str, head: bytes) -> bool:
@@ -97,9 +87,8 @@ def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
             continue
         found[one.rank] = one
     counted = [one for _, one in sorted(found.items())]
-    alike = len({tuple((c.op, c.elements) for c in one.calls) for one in counted}) == 1
     for one in counted:
-        yield _journal(one, counted, numbered=one.on_device or alike)
+        yield _journal(one, counted)
 
 
 def _profile(path: str, problems: Problems) -> _Profile | None:
@@ -125,17 +114,13 @@ def _profile(path: str, problems: Problems) -> _Profile | None:
             one.groups[str(group["pg_name"])] = (group.get("pg_desc") or "", members)
         base_ns = min(max(0, int(value.get("baseTimeNanoseconds") or 0)), 1 << 62)
         events = value.get("traceEvents") or ()
-        one.calls = sorted(_of_nccl(one, events, base_ns), key=lambda call: call.begin_ns)
-        one.on_device = bool(one.calls)
-        if not one.calls:
-            one.calls = _of_gloo(one, events, base_ns, problems)
+        one.calls = sorted(_calls(one, events, base_ns), key=lambda call: call.begin_ns)
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         problems.add(path, "unreadable", f"has events of no known form ({error!r}); left out.")
         return None
     if one.calls:
         return one
-    if not any(problem.path == path for problem in problems.found()):
-        problems.add(path, "silent", "is a profile without collectives; left out.")
+    problems.add(path, "silent", "is a profile without collectives of NCCL; left out.")
     return None
 
 
@@ -147,12 +132,12 @@ def unpacked(data: bytes, most: int) -> tuple[bytes, int]:
     return part.decompress(data, most), len(part.unconsumed_tail)
 
 
-def _of_nccl(one: _Profile, events: Iterable[Mapping[str, Any]], base_ns: int) -> Iterator[_Call]:
+def _calls(one: _Profile, events: Iterable[Mapping[str, Any]], base_ns: int) -> Iterator[_Call]:
     kernels: dict[tuple[str, object], tuple[int, int]] = {}
     begun: list[Mapping[str, Any]] = []
     for event in events:
         args = event.get("args") or {}
-        if args.get("Collective name") not in _NCCL:
+        if args.get("Collective name") not in _PUBLIC:
             continue
         if event.get("cat") == "kernel" and args.get("Seq") is not None:
             at_ns = _at(event, base_ns)
@@ -169,54 +154,15 @@ def _of_nccl(one: _Profile, events: Iterable[Mapping[str, Any]], base_ns: int) -
         at_ns, kernel = _at(event, base_ns), kernels.get((name, seq))
         elements = args.get("In msg nelems")
         yield _Call(
-            name, _NCCL[args["Collective name"]], seq if type(seq) is int and seq > 0 else None,
+            name, _PUBLIC[args["Collective name"]], seq if type(seq) is int and seq > 0 else None,
             at_ns, at_ns + _ns(event["dur"]), kernel and sum(kernel), kernel and kernel[1],
             elements if type(elements) is int and 0 <= elements < 1 << 60 else None,
             _DTYPES.get(str(args.get("dtype"))),
         )  # fmt: skip
 
 
-def _of_gloo(
-    one: _Profile, events: Iterable[Mapping[str, Any]], base_ns: int, problems: Problems
-) -> list[_Call]:
-    """The k-th call of a kind is the k-th that a thread of gloo did, where there is one group."""
-    calls: list[tuple[Mapping[str, Any], str, str]] = []
-    done: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for event in events:
-        kind, _, name = str(event.get("name")).partition("::")
-        if kind == "c10d" and name in _GLOO and event.get("cat") == "cpu_op":
-            calls.append((event, op := _GLOO[name], _OF_THREADS.get(op, op)))
-        elif kind.startswith("gloo:") and event.get("cat") == "user_annotation":
-            done[kind.removeprefix("gloo:")].append(event)
-    if not calls:
-        return []
-    used = [name for name, (_, ranks) in one.groups.items() if not ranks or one.rank in ranks]
-    if len(used) > 1:
-        text = (
-            f"is a profile of gloo in {plural(len(used), 'group')}: its calls name none; left out."
-        )
-        problems.add(one.path, "unnamed groups", text)
-        return []
-    calls.sort(key=lambda call: call[0]["ts"])
-    for of_kind in done.values():
-        of_kind.sort(key=lambda event: event["ts"])
-    counted = {kind: sum(call[2] == kind for call in calls) for kind in done}
-    whole = {kind for kind, number in counted.items() if number == len(done[kind])}
-    rest = {kind: iter(done[kind]) for kind in whole}
-    name = used[0] if used else "0"
-    one.groups.setdefault(name, ("default_pg", tuple(range(one.world))))
-    found = []
-    for seq, (event, op, kind) in enumerate(calls, 1):
-        end = next(rest[kind], None) if kind in rest else None
-        at_ns, sizes = _at(event, base_ns), _sizes(event if end is None else end)
-        end_ns = None if end is None else _at(end, base_ns) + _ns(end["dur"])
-        returned_ns = at_ns + _ns(event["dur"])
-        found.append(_Call(name, op, seq, at_ns, returned_ns, end_ns, None, *sizes))
-    return found
-
-
-def _journal(one: _Profile, every: Sequence[_Profile], *, numbered: bool) -> Files:
-    """The journal of one rank of ``every``; ``numbered``: equal numbers are one operation."""
+def _journal(one: _Profile, every: Sequence[_Profile]) -> Files:
+    """The journal of one rank of ``every``."""
     base_ns = min((c.begin_ns for p in every for c in p.calls[:1]), default=0) - 1_000_000_000
     last_ns = max((c.end_ns or c.returned_ns for c in one.calls), default=base_ns)
     records = Records(
@@ -224,45 +170,29 @@ def _journal(one: _Profile, every: Sequence[_Profile], *, numbered: bool) -> Fil
         base_ns=max(base_ns, 0), lacks=_LACKS, clock=[one.host], cut_ns=max(last_ns, 0),
         job=os.path.basename(one.path).partition(".")[0] if len(every) == 1 else NAME,
     )  # fmt: skip
-    backend = ("nccl", "cuda") if one.on_device else ("gloo", "cpu")
     numbers: dict[str, int] = {}
     for number, (name, (desc, ranks)) in enumerate(sorted(one.groups.items()), 1):
         if ranks and one.rank not in ranks:
             continue
         numbers[name] = number
         records.group(
-            number, name, ranks, desc=desc, backends={backend[1]: backend[0]},
+            number, name, ranks, desc=desc, backends={"cuda": "nccl"},
             default=desc == "default_pg",
         )  # fmt: skip
     for call in one.calls:
-        made = records.call(
-            op=call.op, kind="collective", group=numbers.get(call.group), backend=backend[0],
-            device=backend[1], shapes=None if call.elements is None else [[call.elements]],
+        made = records.collective(
+            call.op, numbers.get(call.group),
+            shapes=None if call.elements is None else [[call.elements]],
             dtypes=None if call.dtype is None else [call.dtype],
             bytes=_bytes(call.elements, call.dtype),
         )  # fmt: skip
-        begun = records.begin(made, call.begin_ns, q=call.seq if numbered else None)
-        if one.on_device:
-            records.after("i", begun, call.returned_ns - call.begin_ns)
+        begun = records.begin(made, call.begin_ns, q=call.seq)
+        records.after("i", begun, call.returned_ns - call.begin_ns)
         if call.end_ns is None:
             records.after("l", begun, call.returned_ns - call.begin_ns)
-        elif one.on_device:
-            records.after("c", begun, call.end_ns - call.begin_ns, g=0, z=call.took_ns)
         else:
-            records.after("e", begun, call.end_ns - call.begin_ns)
+            records.after("c", begun, call.end_ns - call.begin_ns, g=0, z=call.took_ns)
     return records.done(f"{one.path}[rank {one.rank}]", last_ns)
-
-
-def _sizes(event: Mapping[str, Any]) -> tuple[int | None, str | None]:
-    args = event.get("args") or {}
-    dims, types = args.get("Input Dims") or [], args.get("Input type") or []
-    if not dims or not isinstance(dims[0], list):
-        return None, None
-    shape = dims[0][0] if dims[0] and isinstance(dims[0][0], list) else dims[0]
-    total = math.prod(map(int, shape))
-    if not 0 <= total < 1 << 50:  # no tensor
-        return None, None
-    return total, _DTYPES.get(str(types[0])) if types else None
 
 
 def _bytes(elements: int | None, dtype: str | None) -> int | None:

@@ -113,7 +113,7 @@ class Records:
             self.define("call", n=number, **given)
         return self._calls[key]
 
-    def collective(self, op: str, group: int, **more: Any) -> int:
+    def collective(self, op: str, group: int | None, **more: Any) -> int:
         """The number of a call of a collective on NCCL."""
         nccl = {"kind": "collective", "backend": "nccl", "device": "cuda"}
         return self.call(op=op, group=group, **nccl, **more)
