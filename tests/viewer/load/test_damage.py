@@ -153,16 +153,10 @@ TABLE = (
         "Latin-1", inserted('{"b":0,"t":1,"s":1,"k":"Käse"}\n'.encode("latin-1")), None,
         operations=HEALTHY + 1,
     ),
-    Damage(
-        "duplicate begins", appended(b'{"b":1,"t":99,"s":1}\n'), "duplicate begins",
-        ("1 begin", "first"),
-    ),
-    Damage("duplicate ends", appended(b'{"e":1,"d":99}\n'), "duplicate ends", ("1 operation",)),
+    Damage("duplicate begins", appended(b'{"b":1,"t":99,"s":1}\n'), None),
+    Damage("duplicate ends", appended(b'{"e":1,"d":99}\n'), None),
     Damage("repeated begin", appended(b'{"b":1,"t":99,"s":1,"r":1}\n'), None),
-    Damage(
-        "ends without begins", appended(b'{"e":77,"d":9}\n{"e":78,"d":9}\n'), "ends without begins",
-        ("2 ends",),
-    ),
+    Damage("ends without begins", appended(b'{"e":77,"d":9}\n{"e":78,"d":9}\n'), None),
     Damage(
         "calls without definition", appended(b'{"b":77,"t":9,"s":500}\n'), "undefined call",
         ("1 operation",), operations=HEALTHY + 1,
@@ -172,17 +166,21 @@ TABLE = (
         ended=STEPS,
     ),
     Damage(
-        "empty definitions", lambda j: edit(j.definitions, lambda _: b""), "no process record",
-        ("durations",),
+        "empty definitions", lambda j: edit(j.definitions, lambda _: b""), "no definitions",
+        ("which process",), operations=STEPS, ended=STEPS,
     ),
-    Damage("no process record", without_head, "no process record", ("durations",)),
+    Damage(
+        "no process record", without_head, "no definitions", ("which process",), operations=STEPS,
+        ended=STEPS,
+    ),
     Damage(
         "noise in definitions",
         lambda j: edit(j.definitions, lambda d: d.replace(b"\n", b"\n" + NOISE + b"\n", 1)),
         "noise", ("1 line", "definitions"),
     ),
     Damage(
-        "no definitions", lambda j: j.definitions.unlink(), "no definitions", ("Collect that file",)
+        "no definitions", lambda j: j.definitions.unlink(), "no definitions",
+        ("Collect that file",), operations=STEPS, ended=STEPS,
     ),
     Damage(
         "no segments", lambda j: j.segments[0].unlink(), "no segments", ("collect",),

@@ -338,7 +338,7 @@ _OP[OpRow.KEY] = maybe(text("keys"))
 _FRAME = row(text("text"), _N, _NAME)
 _PAIRS = rows(row(_N, _N))
 _STATE: dict[str, Check] = {
-    **dict.fromkeys(("modified_ns", "head_t", "read", "size", "count", "last_t"), _N),
+    **dict.fromkeys(("modified_ns", "read", "size", "count", "last_t"), _N),
     "id": text("id"),
     "base": text("text"),
     "named": table(lambda _, name: name, _NAME),

@@ -30,27 +30,20 @@ class Batch:
     """
 
     operations: pl.DataFrame
-    repeated: dict[int, int]
-    """Begins with a number that was taken already (no copies at a segment's head), per process."""
-    ended_twice: dict[int, int]
-    unbegun: dict[int, int]
-    """Ends of operations whose begin is not there, per process."""
     signs: list[tuple[int, Signs]]
     """What heartbeats, stack samples and heads hold, by process, in the order of the files."""
     problems: Problems
 
 
-def _matched(
-    chunks: Sequence[Chunk], processes: pl.Series
-) -> tuple[pl.DataFrame, dict[int, int], dict[int, int], dict[int, int]]:
-    """The first four fields of a batch; ``processes``: of every file in the chunks."""
-    begins = _identified([c.begins for c in chunks], processes, pl.col("b"))
-    begins, repeated = _unique_begins(begins)
+def _matched(chunks: Sequence[Chunk], processes: pl.Series) -> pl.DataFrame:
+    """The operations of a batch, of equal numbers the first; ``processes``: of every file in the
+    chunks.
+    """
+    begins = _unique_begins(_identified([c.begins for c in chunks], processes, pl.col("b")))
     ends = _identified([c.ends for c in chunks], processes, pl.col("e"))
     marks = _identified([c.marks for c in chunks], processes, pl.coalesce(*MARKS))
 
-    ends, ended_twice = _unique(_final(ends, marks))
-    unbegun = _count(ends.join(begins.select(_ID), on=_ID, how="anti"))
+    ends = _final(ends, marks).filter(pl.col(_ID).is_first_distinct())
     fates = (
         marks.lazy()
         .group_by(_ID)
@@ -71,7 +64,7 @@ def _matched(
         # A synchronous call waits from its issue on unless its record has another time.
         wait=pl.coalesce("v", "u", "wait"),
     ).drop(_ID, "u", "v")
-    return operations.collect(), repeated, ended_twice, unbegun
+    return operations.collect()
 
 
 _END_NAMES = {"d": "end", "n": "n_end", "q": "q_end", **{name: name for name in "uvyxf"}}
@@ -86,20 +79,11 @@ def _identified(frames: list[pl.DataFrame], processes: pl.Series, number: pl.Exp
     return frame.with_columns((first + number.cast(pl.UInt64)).alias(_ID)).drop("file", "row")
 
 
-def _unique_begins(begins: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, int]]:
-    if begins.select((pl.col(_ID).diff() > 0).all()).item():
-        return begins.drop("b", "r"), {}
-    begins = begins.with_columns(pl.col("r").fill_null(0)).sort(_ID, "r", maintain_order=True)
-    repeated = _count(begins.filter((pl.col("r") == 0) & ~pl.col(_ID).is_first_distinct()))
-    first = begins.unique(_ID, keep="first", maintain_order=True)
-    return first.drop("b", "r"), repeated
-
-
-def _unique(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, int]]:
-    again = frame.filter(~pl.col(_ID).is_first_distinct())
-    if not again.height:
-        return frame, {}
-    return frame.unique(_ID, keep="first", maintain_order=True), _count(again)
+def _unique_begins(begins: pl.DataFrame) -> pl.DataFrame:
+    if not begins.select((pl.col(_ID).diff() > 0).all()).item():
+        begins = begins.with_columns(pl.col("r").fill_null(0)).sort(_ID, "r", maintain_order=True)
+        begins = begins.filter(pl.col(_ID).is_first_distinct())
+    return begins.drop("b", "r")
 
 
 def _final(ends: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
@@ -117,13 +101,6 @@ def _final(ends: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
         .join(final.select(_ID), on=_ID, how="anti")
     )
     return pl.concat((final, last.select(final.columns)))
-
-
-def _count(frame: pl.DataFrame) -> dict[int, int]:
-    if not frame.height:
-        return {}
-    counted = frame.group_by((pl.col(_ID) // _NUMBERS).alias("process")).len()
-    return dict(counted.sort("process").iter_rows())
 
 
 BATCH_BYTES = 8 << 20
@@ -166,7 +143,7 @@ def read(files: Sequence[Segment], tell: Callable[[int], None] | None = None) ->
         what = f"{plural(count, 'line')} (first: line {first}) not readable; the others were used."
         problems.add(files[file][1], "noise", what)
     processes = pl.Series([process for process, _ in files], dtype=pl.UInt32)
-    return Batch(*_matched(chunks, processes), signs, problems)
+    return Batch(_matched(chunks, processes), signs, problems)
 
 
 def _chunks(

@@ -16,7 +16,7 @@ from disttrace_viewer.load.files import part as read_part
 from disttrace_viewer.load.problems import LOSSES, Problems, plural
 from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.trace.plain_text import plain
-from disttrace_viewer.trace.values import dataclass, field, replace
+from disttrace_viewer.trace.values import dataclass, field
 
 _NAME = re.compile(r"^(?P<job>.*)-(?P<host>[^-]*)-(?P<pid>\d+)-(?P<random>[0-9A-Za-z]+)$")
 _HEAD_BYTES = 1 << 10
@@ -34,12 +34,10 @@ class Journal:
     """Job, host and pid as the file's name has them, for want of a definition."""
     modified_ns: int = 0
     """Newest modification of its files: the process was alive then or later."""
-    head_t: int | None = None
-    """Time of the first segment's head, where no definition tells ``t0``."""
 
     @property
     def orphaned(self) -> bool:
-        """Whether the definition of the process is lost, or all of the journal."""
+        """Whether the definition of the process is lost: then nothing of the journal was read."""
         return "process" not in self.definitions.process
 
     @property
@@ -99,13 +97,14 @@ def open_journal(files: Files, problems: Problems) -> Journal | None:
             f"belongs to process {named[:8]} and not to {identity[:8]}, as its name says; read as"
             f" {identity[:8]}'s: keep the names that disttrace gave.",
         )
-    if identity is None and head is not None:
-        _name_undefined(files, definitions, problems)
-    return Journal(
-        identity or named, files=files, definitions=definitions, from_name=from_name,
-        modified_ns=max(map(modified_ns, _own(files, definitions))),
-        head_t=head.get("t") if head else None,
-    )  # fmt: skip
+    written_ns = max(map(modified_ns, _own(files, definitions)))
+    if identity is None:
+        if head is not None:
+            why = "does not say which process wrote it" if files.definitions else "is not there"
+            what = f"{why}: nothing of its journal was read. Collect that file too."
+            problems.add(definitions.path, "no definitions", what)
+        definitions = Definitions(definitions.path)
+    return Journal(identity or named, files, definitions, from_name, written_ns)
 
 
 def _own(files: Files, definitions: Definitions) -> tuple[str, ...]:
@@ -130,19 +129,6 @@ def _name_stranger(files: Files, problems: Problems) -> bool:
     return True
 
 
-def _name_undefined(files: Files, definitions: Definitions, problems: Problems) -> None:
-    lost = "rank, call sites and groups of its operations are unknown; their times, numbers and"
-    if files.definitions is None:
-        what = f"no {os.path.basename(definitions.path)} beside it: {lost} durations were read."
-        problems.add(files.paths[0], "no definitions", f"{what} Collect that file too.")
-    else:
-        problems.add(
-            files.definitions,
-            "no process record",
-            f"does not say which process wrote it: {lost} durations were read.",
-        )
-
-
 def _head(files: Files, problems: Problems) -> Record | None:
     """The first readable head of a segment: it names the process when no definition does."""
     for number in sorted(files.segments):
@@ -164,20 +150,10 @@ def _head(files: Files, problems: Problems) -> Record | None:
 
 
 def _merge(one: Journal, two: Journal, problems: Problems) -> Journal:
-    """Two copies of a journal, perhaps taken at different times: the longer file of each counts."""
-    first, second = one.files.paths[0], two.files.paths[0]
-    problems.add(second, "copy", f"is another copy of {first}; both were read as one process.")
-    longer = max((one, two), key=lambda j: sum(map(len, j.definitions.numbered.values())))
-    segments = dict(one.files.segments)
-    for number, path in two.files.segments.items():
-        if number not in segments or size(path) > size(segments[number]):
-            segments[number] = path
-    return replace(
-        longer,
-        files=Files(longer.files.base, longer.files.definitions, segments),
-        modified_ns=max(one.modified_ns, two.modified_ns),
-        head_t=one.head_t if one.head_t is not None else two.head_t,
-    )
+    """Of two copies of a journal, perhaps taken at different times, the longer one."""
+    what = f"is another copy of {one.files.base}; the longer one was read."
+    problems.add(two.files.base, "copy", what)
+    return max((one, two), key=lambda j: (not j.orphaned, sum(map(size, j.files.paths))))
 
 
 def name_gaps(journal: Journal, problems: Problems) -> None:

@@ -9,8 +9,8 @@ from disttrace_viewer.trace.process import Problem
 
 LOSSES = frozenset((
     "compressed", "empty", "link", "missing segment", "newer format", "no definitions",
-    "no process record", "no segments", "noise", "too large", "undefined call",
-    "undefined reference", "unreadable", "wrong values",
+    "no segments", "noise", "too large", "undefined call",
+    "unreadable", "wrong values",
 ))  # fmt: skip
 """Kinds of problems after which something that a process did may be in no record that was read."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from disttrace.journal.format import EXEC
 from disttrace_viewer.load.definitions import NONE
-from disttrace_viewer.load.journals import Journal, in_name
+from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import UNKNOWN_NS, to_unix
 from disttrace_viewer.merge.launches import same
@@ -63,7 +63,7 @@ def _rank(clock: Clock) -> tuple[int, int]:
     return (clock.error_ns, clock.origin_ns)
 
 
-def tell(processes: list[Process], orphaned: Iterable[int]) -> None:
+def tell(processes: list[Process]) -> None:
     """Write down in processes what those that launched them report of them."""
     _became(processes)
     told: dict[tuple[str | None, int | None], values.Worker] = {
@@ -72,17 +72,6 @@ def tell(processes: list[Process], orphaned: Iterable[int]) -> None:
         for worker in parent.workers
         if worker.event != "started"
     }
-    launched = {
-        (in_name(parent.host), worker.pid): worker
-        for parent in processes
-        for worker in parent.workers
-        if worker.rank is not None
-    }
-    for index in orphaned:
-        mine = launched.get((in_name(processes[index].host), processes[index].pid or 0))
-        if mine is not None:
-            # Nothing but the names of its files is left, and what its launcher wrote of it.
-            processes[index] = replace(processes[index], rank=mine.rank, attempt=mine.attempt)
     for index, process in enumerate(processes):
         word = told.get((process.parent, process.pid)) if told else None
         ended = process.exit
@@ -143,8 +132,7 @@ def _readings(journal: Journal) -> list[Clock]:
     record = journal.definitions.process
     t0 = record.get("t0")
     if t0 is None:
-        # Only the head of a segment is known: its file was begun before it was last written.
-        return [_read(journal.head_t or 0, journal.modified_ns, UNKNOWN_NS)]
+        return [_read(0, journal.modified_ns, UNKNOWN_NS)]
     pairs = [(t0, record)]
     pairs += [(t0 + r.get("t", 0), r) for r in journal.definitions.listed["clock"]]
     return [

@@ -145,7 +145,6 @@ class _Reading:
         """The operations and the completions of all segments."""
         operations = [pl.DataFrame(schema=OPERATIONS)]
         completions = [pl.DataFrame(schema=COMPLETIONS)]
-        reports: list[Batch] = []
         for part in self._batches():
             self._survey.problems.extend(part.problems)
             for process, signs in part.signs:
@@ -158,15 +157,6 @@ class _Reading:
             newest = pl.max_horizontal(pl.col(*TIMES).max()).alias("t")
             for process, t in operations[-1].group_by("process").agg(newest).iter_rows():
                 self._last_end[process] = max(t, self._last_end.get(process, t))
-            reports.append(dataclasses.replace(part, operations=pl.DataFrame()))
-        for process, count in self.calls.undefined.items():
-            self._problem(
-                process,
-                "undefined reference",
-                f"{plural(count, 'call')} in groups that are not defined: shown without them.",
-            )
-        for part in reports:
-            self._report(part)
         table = pl.concat(operations)
         operations.clear()
         order = table.select(pl.arg_sort_by("begin_ns", "process", "number")).to_series()
@@ -254,13 +244,9 @@ class _Reading:
             calls = calls.zip_with(calls.is_not_null(), unknown)
             counts = missing["process"].drop_nulls().value_counts(sort=True)
             for process, count in counts.iter_rows():
-                if self._survey.journals[process].definitions.process:
-                    self._problem(
-                        process,
-                        "undefined call",
-                        f"{plural(count, 'operation')} of calls that are not defined: shown"
-                        " without name and place.",
-                    )
+                what = f"{plural(count, 'operation')} of calls that are not defined: shown without"
+                path = self._survey.journals[process].files.paths[0]
+                self._survey.problems.add(path, "undefined call", f"{what} name and place.")
         return calls
 
     def _key(self, key: str) -> int:
@@ -282,7 +268,7 @@ class _Reading:
         files = [
             (process.index, path)
             for process, journal in zip(survey.processes, survey.journals, strict=True)
-            for _, path in sorted(journal.files.segments.items())
+            for _, path in sorted(journal.files.segments.items() if not journal.orphaned else ())
         ]
         total = sum(size(path) for _, path in files) or 1
         tasks = batch.batches(files)
@@ -308,25 +294,3 @@ class _Reading:
                     what = "was not read: two processes ended while they read it."
                     survey.problems.add(path, "unreadable", what)
         tell(total - done)
-
-    def _report(self, part: Batch) -> None:
-        taken = "with a number that was taken already; the first of each was used."
-        twice = "ended more than once; the first end was used."
-        absent = "of operations whose begin is not there; left out, all others were read."
-        unbegun = {p: count for p, count in part.unbegun.items() if not self._is_cut(p)}
-        for found, kind, noun, what in (
-            (part.repeated, "duplicate begins", "begin", taken),
-            (part.ended_twice, "duplicate ends", "operation", twice),
-            (unbegun, "ends without begins", "end", absent),
-        ):
-            for process, count in found.items():
-                self._problem(process, kind, f"{plural(count, noun)} {what}")
-
-    def _is_cut(self, process: int) -> bool:
-        """Whether a part of a journal was dropped or lost."""
-        journal = self._survey.journals[process]
-        dropped = journal.definitions.listed["dropped"]
-        return bool(dropped or self._survey.problems.losses(journal.files.paths))
-
-    def _problem(self, process: int, kind: str, what: str) -> None:
-        self._survey.problems.add(self._survey.journals[process].files.paths[0], kind, what)

@@ -54,9 +54,6 @@ class Life:
             return together
         return self.start_ns <= other.until(self.boot) and other.start_ns <= self.until(other.boot)
 
-    def surely_meets(self, other: Life) -> bool:
-        return self.start_ns <= other.sign_ns and other.start_ns <= self.sign_ns
-
     def until(self, boot: str | None) -> int:
         exact = self.ended and boot == self.boot and boot is not None
         return min(self.end_ns + (0 if exact else SLACK_NS), self.before_ns)
@@ -266,21 +263,15 @@ def _server(
     told = whole((client.address or "").rpartition(":")[2])
     port = client.port if told is None else told
     life = lives[client.process]
-    rated = [
-        (likeness, life.surely_meets(lives[server.process]), server.index, server)
-        for server in (servers.get(port, ()) if port is not None else ())
-        if lives[server.process].meets(life)
-        and not _gave_way(life, again_ns, lives[server.process])
-        and (likeness := _likeness(client, server, processes)) > 0
-    ]
+    rated = []
+    for server in servers.get(port, ()) if port is not None else ():
+        other, likeness = lives[server.process], _likeness(client, server, processes)
+        anew_ns = 0 if again_ns is None else min(again_ns, other.start_ns)
+        gave_way = life.boot == other.boot and life.sign_ns < anew_ns
+        if likeness and other.meets(life) and not gave_way:
+            surely = life.start_ns <= other.sign_ns and other.start_ns <= life.sign_ns
+            rated.append((likeness, surely, server.index, server))
     return max(rated)[3] if rated else None
-
-
-def _gave_way(client: Life, again_ns: int | None, server: Life) -> bool:
-    """Whether both its rank and the server began after a client's last sign, by one clock."""
-    if again_ns is None or client.boot != server.boot:
-        return False
-    return client.sign_ns < min(again_ns, server.start_ns)
 
 
 def _likeness(client: Store, server: Store, processes: Sequence[Process]) -> int:

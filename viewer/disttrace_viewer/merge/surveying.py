@@ -83,7 +83,7 @@ def surveyed(
         own = tables.stores_of(place, journal.definitions.numbered["store"], len(stores))
         stores += own.values()
         definitions += _groups(journal, process, clock, own)
-    processing.tell(processes, orphans)
+    processing.tell(processes)
     lives = launching.by_launch(processes, until_restarts(processes, lives))
     places, place_ids = places_of(processes, stores, lives)
     place_ids = {index: sys.intern(identity) for index, identity in place_ids.items()}

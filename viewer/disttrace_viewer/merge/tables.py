@@ -115,8 +115,6 @@ class Calls:
     found: list[Call] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     """By call."""
-    undefined: Counter[int] = field(default_factory=Counter)
-    """Calls of each process that name a group which is not defined."""
     _alike: ByIdentity[_Alike] = field(default_factory=lambda: ByIdentity(_Alike.of))
     """By record, which journals of a job share."""
 
@@ -125,9 +123,7 @@ class Calls:
         alike = self._alike.of(record)
         group = self.groups.get((process, alike.group))
         rank = None
-        if group is None and "group" in record:
-            self.undefined[process] += 1
-        elif group is not None and (process, group) not in self.copies:
+        if group is not None and (process, group) not in self.copies:
             rank = journal.definitions.numbered["group"][alike.group].get("rank")
         index = len(self.found)
         store = self.stores.get((process, alike.store))
@@ -292,10 +288,7 @@ def _by_members(bucket: Sequence[Seen]) -> list[list[Seen]]:
 def _group(index: int, seen: Sequence[Seen], places: Mapping[int, str]) -> tuple[Group, Seen]:
     first = next((s for s in seen if s.ranks is not None), seen[0])
     record, records = first.record, [s.record for s in seen]
-    members = [
-        Member(s.process, s.number, s.record.get("rank"), s.t_ns, s.record.get("desc") or None)
-        for s in seen
-    ]
+    members = [Member(s.process, s.number, s.record.get("rank"), s.t_ns) for s in seen]
     members.sort(key=lambda one: (one.rank is None, one.rank or 0, one.process))
     group = Group(
         id="", index=index, name=record.get("name") or "", desc=record.get("desc") or None,

@@ -58,10 +58,11 @@ def reduce(files: Files, *, window: int | None = None, history: bool = False) ->
     reading = Reading(journal.definitions, history=past, recent=window is not None)
     read = size = 0
     most = sys.maxsize if window is None else window
-    for number, path in sorted(files.segments.items()):
+    segments = {} if journal.orphaned else files.segments
+    for number, path in sorted(segments.items()):
         length = load_files.size(path)
         size += length
-        if window is None or number == max(files.segments):
+        if window is None or number == max(segments):
             read += min(length, most)
             for piece in _tail(path, length, most, problems):
                 reading.take(piece)
@@ -153,7 +154,6 @@ def _state(
         base=journal.files.base,
         named=journal.from_name,
         modified_ns=journal.modified_ns,
-        head_t=journal.head_t,
         read=read,
         size=size,
         process=process,

@@ -157,7 +157,7 @@ def _value(path: str, data: bytes, problems: Problems) -> tuple[dict[str, Any] |
         try:
             value = orjson.loads(data) if form == "JSON" else pickles.loads(data)
         except pickles.Torn:
-            value, damage = pickles.salvaged(data, "entries"), "ends within a value"
+            value, damage = pickles.salvaged(data), "ends within a value"
     except orjson.JSONDecodeError:
         value = {"entries": [*_whole_entries(data.decode("utf-8", "replace"))]}
         damage = "is damaged JSON"

@@ -142,9 +142,9 @@ def _spread(value: Any, size: int) -> Any:
     return value
 
 
-def salvaged(data: bytes, inner: str) -> dict[str, Any]:
+def salvaged(data: bytes) -> dict[str, Any]:
     """What a torn pickle of a dictionary held, as far as it was complete, with the complete
-    dictionaries of the list under ``inner``. Raises Refused.
+    dictionaries of the list under ``entries``. Raises Refused.
     """
     reader = _PlainUnpickler(_Bytes(data))
     try:
@@ -159,10 +159,10 @@ def salvaged(data: bytes, inner: str) -> dict[str, Any]:
     while place < len(stack) and type(stack[place]) is str:
         key = stack[place]
         value = stack[place + 1] if place + 1 < len(stack) else None
-        if key == inner:
+        if key == "entries":
             of_list = value if type(value) is list else []
             rest = [one for one in stack[place + 2 :] if type(one) is dict and one]
-            found[inner] = [*of_list, *rest]
+            found["entries"] = [*of_list, *rest]
             break
         if value is not None and place + 2 < len(stack):
             found[key] = value
