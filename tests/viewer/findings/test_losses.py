@@ -136,18 +136,6 @@ def test_a_rank_without_a_journal_comes_first(tmp_path: Path) -> None:
     assert coverage(case)["missing_ranks"] == [2]
 
 
-def test_the_launcher_knows_the_rank_of_an_orphan(tmp_path: Path) -> None:
-    """By its pid, which is in the name of its files."""
-    agent = Journal(tmp_path, pid=3999, role="agent")
-    journals = workers(tmp_path, 2, parent=agent.process)
-    for journal in journals:
-        agent.define("worker", t=1, pid=journal.pid, event="started", rank=journal.rank)
-        journal.run(journal.collective(journal.world()), MS, MS, q=1)
-    journals[1].definitions.unlink()
-    orphan = next(p for p in load([str(tmp_path)]).processes if p.role == "unknown")
-    assert orphan.rank == 1
-
-
 def test_the_error_of_a_clock_that_nobody_read_is_no_number(tmp_path: Path) -> None:
     """A journal without definitions has no clock."""
     training(tmp_path, 2, 2)[1].definitions.unlink()

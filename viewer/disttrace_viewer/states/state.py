@@ -63,7 +63,6 @@ class State:
     named: dict[str, str]
     """Job, host and pid from it."""
     modified_ns: int
-    head_t: int | None
     read: int
     """Bytes of its segments that were read."""
     size: int
@@ -105,10 +104,6 @@ class State:
     """Which other tool's evidence this is."""
     state: int = VERSION
     """Of this schema."""
-
-    @property
-    def role(self) -> str | None:
-        return self.identity.get("role") or self.process.get("role")
 
     @property
     def rating(self) -> tuple[int, int, int, bool, str]:
@@ -255,7 +250,6 @@ def journal_of(state: State) -> Journal:
         definitions=definitions,
         from_name=state.named,
         modified_ns=state.modified_ns,
-        head_t=state.head_t,
     )
 
 
