@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import polars as pl
 import pytest
 
 from disttrace.cli import main
@@ -19,13 +18,13 @@ from disttrace_viewer.commands import export
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.views import jsonl
-from disttrace_viewer.views.timeline import perfetto, tracks
+from disttrace_viewer.views.timeline import perfetto
 from support.journals import MS, T0, UNIX_NS, Journal, S, bulk, training, workers
 from viewer.views.test_html import data
 
 Event = dict[str, Any]
 REQUIRED = {
-    "X": {"name", "cat", "pid", "tid", "ts", "dur", "args"}, "C": {"name", "pid", "ts", "args"},
+    "X": {"name", "cat", "pid", "tid", "ts", "dur", "args"},
     "i": {"name", "cat", "pid", "tid", "ts", "s"}, "s": {"name", "cat", "pid", "tid", "ts", "id"},
     "f": {"name", "cat", "pid", "tid", "ts", "id", "bp"}, "M": {"name", "pid", "args"},
 }  # fmt: skip
@@ -159,7 +158,7 @@ def test_tracks_are_processes_and_threads(job: Path) -> None:
     found = events(job)
     names = {e["pid"]: e["args"]["name"] for e in found if e["name"] == "process_name"}
     ranks = {"rank 0 (host, 4000)", "rank 1 (host, 4001)"}
-    assert set(names.values()) == {*ranks, "findings", "groups"}
+    assert set(names.values()) == {*ranks, "findings"}
     tracks = {e["tid"]: e["args"]["name"] for e in found if e["name"] == "thread_name"}
     assert len(tracks) == len([e for e in found if e["name"] == "thread_name"])
     where: dict[str, set[str]] = defaultdict(set)
@@ -192,38 +191,12 @@ def test_arrows_lead_from_who_came_last(job: Path) -> None:
     assert made["collective"] == 5
 
 
-def test_counters_of_a_group(job: Path) -> None:
-    """Ranks waiting, bytes in flight, bus bandwidth; a hang is a step that nothing takes back."""
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for event in events(job):
-        if event["ph"] == "C":
-            ((unit, value),) = event["args"].items()
-            found[f"{event['name']} {unit}"].append((event["ts"] / 1000, value))
-    waiting = found["the default group: ranks waiting"]
-    # From 21 ms after the launch on rank 0 waits 3 ms for rank 1.
-    assert waiting[:2] == [(21, 1), (24, 0)]
-    assert waiting[-2:] == [(80, 1), (30_000, 0)]
-    flying = found["the default group: bytes in flight"]
-    assert flying[:3] == [(21, 16), (24, 32), (26, 0)]
-    # 16 bytes in the 2 ms after the last arrival, of two ranks: the factor is 1.
-    assert found["the default group: busbw, GB/s"][:2] == [(24, 8e-6), (26, 0)]
-
-
-def test_long_series_keep_their_peaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many steps so many stay, the highest among them, and where it ends."""
+def test_a_large_job_can_be_mailed(tmp_path: Path) -> None:
+    """Packed, as ``-o trace.json.gz`` writes it."""
     bulk(tmp_path, 8000, world_size=8)
     trace = load([str(tmp_path)])
     packed = gzip.compress(b"".join(perfetto.lines(trace)), 6)
-    assert len(packed) / trace.operations.height <= 150, "a large job's file can be mailed"
-    whole = tracks.counters(trace, Exchanges(trace))
-    monkeypatch.setattr(tracks, "POINTS", 50)
-    few = tracks.counters(trace, Exchanges(trace))
-    sizes = few.group_by("group", "what").len()["len"].to_list()
-    assert max(sizes) <= 50
-    for what in (tracks.WAITING, tracks.FLYING):
-        both = [rows.filter(pl.col("what") == what)["value"] for rows in (whole, few)]
-        assert both[0].max() == both[1].max()
-        assert both[0].to_list()[-1] == both[1].to_list()[-1] == 0
+    assert len(packed) / trace.operations.height <= 150
 
 
 def test_what_is_in_flight_is_drawn_to_the_last_sign_of_life(job: Path) -> None:

@@ -21,7 +21,6 @@ import pytest
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.timeline import perfetto
-from disttrace_viewer.views.timeline.tracks import BUSY, FLYING, WAITING
 from support.browser import Browser
 from support.journals import MS, UNIX_NS, workers
 from support.scenes import alive
@@ -34,7 +33,6 @@ QUERIES = {
     "arrows": "select a.name, b.name from flow join slice a on a.id = slice_out"
     " join slice b on b.id = slice_in",
     "processes": "select name from process where name is not null",
-    "counters": "select distinct name from counter_track",
     "inside": "select a.name, b.name from slice a join slice b on b.id = a.parent_id",
 }
 PAGE = """<body data-ready="yes"><iframe id="ui" width="1200" height="800"></iframe><script>
@@ -133,11 +131,8 @@ def test_perfetto_reads_it_without_a_complaint(chromium: Browser, tmp_path: Path
     assert [name for name, _, open_ in found["slices"] if open_] == []
     names = Counter(name for name, _, _ in found["slices"])
     assert names["barrier #8 (in flight 29.7 s)"] == 2
-    assert {name for (name,) in found["counters"]} == {
-        f"the default group: {what}" for what in (WAITING, FLYING, BUSY)
-    }
     assert {name for (name,) in found["processes"]} == {
-        "findings", "groups", *(f"rank {rank} (host, {4000 + rank})" for rank in range(3)),
+        "findings", *(f"rank {rank} (host, {4000 + rank})" for rank in range(3)),
     }  # fmt: skip
     # A flow for each collective and message, to every other one in it.
     exchanges = Exchanges(trace)

@@ -40,13 +40,14 @@ from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.load.announcements import SHOWN
+from disttrace_viewer.trace import operation
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.model import Group, JobTrace
+from disttrace_viewer.trace.model import Call, Group, JobTrace
 from disttrace_viewer.trace.process import Frame, Stack
 from disttrace_viewer.trace.values import asdict
 from disttrace_viewer.views import tables
 from disttrace_viewer.views.tables import shared
-from disttrace_viewer.views.timeline.tracks import Tracks, on_bus, placed, waits
+from disttrace_viewer.views.timeline.tracks import Tracks, placed, waits
 from disttrace_viewer.wording.differences import WHAT_IF, left_out, path_note, stretch
 from disttrace_viewer.wording.sentences import group as group_words
 from disttrace_viewer.wording.sentences import state
@@ -202,7 +203,7 @@ class _Content:
         """``call first kept``: of those that differ in nothing that the page has, the first one and
         its number there. Thousands of ranks make a few calls.
         """
-        # Of the rank in its group only whether it is the root (see on_bus).
+        # Of the rank in its group only whether it is the root (see _on_bus).
         about = self._trace.calls.with_row_index("call").drop("process")
         about = about.with_columns(group_rank=pl.col("root") == pl.col("group_rank"))
         used = calls.unique(maintain_order=True).to_frame()
@@ -218,7 +219,7 @@ class _Content:
         kept.pop("group_ranks", None)  # of the group
         kept["stack"] = self._stack(self._trace.stack(number))
         kept["in"] = call.group
-        kept["bus"] = on_bus(self._trace, call, 1)  # times bytes, by the time of the exchange
+        kept["bus"] = _on_bus(self._trace, call)
         kept["unseen"] = call.origin == "c++" or call.backend in ON_DEVICE or None
         return _number(self._calls, {name: v for name, v in kept.items() if v is not None})
 
@@ -301,6 +302,14 @@ class _Content:
             "to": self._trace.end_ns - self._start if ends is None else int(ends) - self._start,  # type: ignore[arg-type]
             "operation": mine["index"].to_list()[-1] if mine.height else None,
         }
+
+
+def _on_bus(trace: JobTrace, call: Call) -> float | None:
+    """Bytes on the bus for each byte of a collective; None where no bus bandwidth is defined."""
+    members = None if call.group is None else trace.groups[call.group].size
+    root = call.root is not None and call.root == call.group_rank
+    shape = operation.on_bus(call.op, members, root=root)
+    return None if shape is None else shape[0] * shape[1]
 
 
 def _kind(group: Group) -> dict[str, str]:

@@ -2,8 +2,8 @@
 
 A process is a track group with its threads; operations are complete slices, those in flight up to
 the last sign of life of their process. A flow leads from a send to its receive; one flow per
-collective from the last to arrive to all others. Counters per group stand above, and findings are
-instants, on a track of their own and on the processes that they concern.
+collective from the last to arrive to all others. Findings are instants, on a track of their own and
+on the processes that they concern.
 Times are microseconds from the first begin (``otherData`` has its unix time): unix times would not
 fit into the doubles of JavaScript to the nanosecond.
 
@@ -34,9 +34,8 @@ from disttrace_viewer.trace.columns import STATUS
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.views.tables import shared
-from disttrace_viewer.views.timeline.tracks import Tracks, counters, placed, until
+from disttrace_viewer.views.timeline.tracks import Tracks, placed, until
 from disttrace_viewer.wording.names import duration, spans
-from disttrace_viewer.wording.sentences import group
 
 _ROW = (
     "process", "number", "call", "track", "seq", "key", "source", "error", "bytes",
@@ -246,7 +245,6 @@ def _pieces(trace: JobTrace, us: Clock) -> Iterator[bytes]:
     yield from map(orjson.dumps, (*_names(trace, tracks), *_ends(trace, us)))
     if where:
         yield from _flows(trace, exchanges, pl.concat(where), us)
-    yield from _counters(trace, exchanges, us)
     yield from map(orjson.dumps, _findings(found.case, found.findings, us))
 
 
@@ -362,20 +360,6 @@ def _arrows(exchanges: Exchanges, where: pl.DataFrame) -> pl.DataFrame:
             "until_ns", "crowded",
         )
     )  # fmt: skip
-
-
-def _counters(trace: JobTrace, exchanges: Exchanges, us: Clock) -> Iterator[bytes]:
-    """Ranks waiting, bytes in flight and bus bandwidth of every group, above the processes."""
-    own = len(trace.processes) + 1
-    rows = counters(trace, exchanges)
-    if not rows.height:
-        return
-    yield from map(orjson.dumps, _named("process", own, "groups", -1))
-    names = [group(one, trace) for one in trace.groups]
-    for number, what, at, value in rows.iter_rows():
-        of, unit = what.split(" ", 1)  # Perfetto puts the names of a counter and its value together
-        event = {"name": f"{names[number]}: {of}", "ph": "C", "pid": pid(own), "ts": us(at)}
-        yield orjson.dumps({**event, "args": {unit: round(value, 6)}})
 
 
 def _findings(case: Case, findings: tuple[RuleFinding, ...], us: Clock) -> Iterator[Event]:
