@@ -49,8 +49,8 @@ def late(exchanges: Exchanges) -> Iterator[Late]:
     cases, for a part of the time between the first exchange and the last.
     """
     trace = exchanges.trace
-    for kind, delays_of in (("straggler", _of_collectives), ("late_sender", _of_messages)):
-        for one in _sites(trace, delays_of(exchanges, LEAST_NS)):
+    for kind, delays in _delays(exchanges, LEAST_NS):
+        for one in _sites(trace, delays):
             clocks = {trace.processes[p].clock for p in (one.process, *one.others)}
             apart = len(clocks) > 1
             yield one._replace(
@@ -66,11 +66,17 @@ def own_delays(exchanges: Exchanges) -> pl.LazyFrame:
     """One row per exchange and process that came to it later by its own doing: ``process``,
     ``call``, ``begin_ns``, ``delay_ns``, and ``caused_ns``: what others waited for that, summed.
     """
-    found = [_of_collectives(exchanges, 1), _of_messages(exchanges, 1)]
     names = {"first_ns": "begin_ns", "delay": "delay_ns"}
-    rows = [one.with_columns(pl.col("delay").cast(pl.Int64)) for one in found]
+    rows = [one.with_columns(pl.col("delay").cast(pl.Int64)) for _, one in _delays(exchanges, 1)]
     late = pl.concat([one.select("process", "call", *names, caused_ns=_CAUSED) for one in rows])
     return late.lazy().filter(pl.col("delay") > 0).rename(names)
+
+
+def _delays(exchanges: Exchanges, least_ns: int) -> Iterator[tuple[str, pl.DataFrame]]:
+    """The own delays by kind: ``process call first_ns delay``, and ``others`` that came in time."""
+    yield "straggler", _of_collectives(exchanges, least_ns)
+    if exchanges.messages.height:
+        yield "late_sender", _of_messages(exchanges, least_ns)
 
 
 _CAUSED = pl.col("delay") * pl.col("others").list.len()
@@ -78,8 +84,7 @@ _CAUSED = pl.col("delay") * pl.col("others").list.len()
 
 
 def _of_collectives(exchanges: Exchanges, least_ns: int) -> pl.DataFrame:
-    """By exchange and process that came later than the others, by ``least_ns`` or more: ``process
-    call first_ns delay`` and ``others``."""
+    """By exchange and process that came later than the others, by ``least_ns`` or more."""
     table = exchanges.collectives
     late = table.filter(
         (pl.col("arrived") > 1) & (pl.col("last_ns") - pl.col("first_ns") >= least_ns)
@@ -122,6 +127,7 @@ def _own(parts: pl.LazyFrame, least_ns: int, usual_ns: pl.Expr, gap_ns: pl.Expr)
     """The own delays of processes in exchanges of which it is usual to come at ``usual_ns`` and to
     be away for ``gap_ns`` before.
     """
+    parts = parts.collect().lazy()  # once for the three that follow
     usual = parts.group_by("exchange").agg(_usual_ns=usual_ns, _usual_gap_ns=gap_ns)
     behind = pl.col("begin_ns") - pl.col("_usual_ns")
     parts = parts.join(usual, on="exchange")
@@ -208,14 +214,20 @@ def _sites(trace: JobTrace, delays: pl.DataFrame) -> list[Late]:
     of a reducer, the layers of a sharded model), of which only the first can be late, also of calls
     with one signature, and of those that come equally far into the row.
     """
-    if delays.height < FEW_TIMES:
-        return []
+    numbered = trace.operations.filter(pl.col("seq").is_not_null())
+    first, last = numbered["begin_ns"].min(), numbered["end_ns"].max()
     span = trace.end_ns - min(p.start_ns for p in trace.processes)
+    between = last - first if isinstance(first, int) and isinstance(last, int) else span
     calls = trace.calls.lazy().with_row_index("call").select("call", "stack")
+    late = delays.lazy().filter(pl.col("delay") >= LEAST_NS)
+    lost = late.join(calls, on="call").group_by("process", "stack").agg(pl.col("delay"))
+    often = pl.col("delay").list.len() >= FEW_TIMES
+    enough = pl.col("delay").list.sum() >= SHARE_OF_SPAN * between
+    if not lost.filter(often & enough).collect().height:
+        return []
     every = (
-        trace.operations.lazy()
-        .filter(pl.col("seq").is_not_null())
-        .select("process", "number", "call", "begin_ns", "end_ns")
+        numbered.lazy()
+        .select("process", "number", "call", "begin_ns")
         .join(calls, on="call")
         .sort("process", "number")
         .with_columns(pl.col("stack").rle_id().over("process").alias("_row"))
@@ -225,15 +237,11 @@ def _sites(trace: JobTrace, delays: pl.DataFrame) -> list[Late]:
         )
         .collect()
     )
-    first, last = every["begin_ns"].min(), every["end_ns"].max()
-    between = last - first if isinstance(first, int) and isinstance(last, int) else span
-    of = every.lazy().rename({"begin_ns": "first_ns"}).drop("number", "end_ns", "_row")
-    late = delays.lazy().filter(pl.col("delay") >= LEAST_NS)
+    of = every.lazy().rename({"begin_ns": "first_ns"}).drop("number", "_row")
     late = late.join(of, on=["process", "call", "first_ns"])
     found: dict[tuple[int, int | None], Late] = {}
     tables = [_of_line(late, every.lazy(), by, span) for by in (["stack"], ["call"], _IN_A_ROW)]
-    tables.append(_costly(late, every.lazy(), between))
-    for table in tables:
+    for table in pl.collect_all([*tables, _costly(late, every.lazy(), between)]):
         for stack, call, others, *values in table.select(*_LATE).iter_rows():
             delay = Late(trace.call(call), tuple(others), *values)
             key = (delay.process, stack)
@@ -255,7 +263,7 @@ def _usual(delay: Late) -> bool:
     return delay.times >= SHARE_OF_SITE * delay.of
 
 
-def _of_line(late: pl.LazyFrame, every: pl.LazyFrame, by: list[str], span: int) -> pl.DataFrame:
+def _of_line(late: pl.LazyFrame, every: pl.LazyFrame, by: list[str], span: int) -> pl.LazyFrame:
     """Lates of each process that count, by columns that tell which calls belong together."""
     times, total = pl.col("times"), pl.col("total_ns")
     of_line = pl.lit(by == ["stack"])
@@ -263,10 +271,10 @@ def _of_line(late: pl.LazyFrame, every: pl.LazyFrame, by: list[str], span: int) 
     alone = of_line & (times >= SHARE_OF_SITE * times.sum().over(by))
     now_and_then = alone & (times >= TIMES) & (total >= NOTABLE * span)
     usual = (times >= TIMES) & (times >= SHARE_OF_SITE * pl.col("of"))
-    return _summed(late, every, by).filter(usual | now_and_then).collect()
+    return _summed(late, every, by).filter(usual | now_and_then)
 
 
-def _costly(late: pl.LazyFrame, every: pl.LazyFrame, between: int) -> pl.DataFrame:
+def _costly(late: pl.LazyFrame, every: pl.LazyFrame, between: int) -> pl.LazyFrame:
     """Long delays of each process at a line, where almost all that was lost there was lost by them:
     a busy machine makes the others late now and then too, but not for as long.
     """
@@ -281,7 +289,6 @@ def _costly(late: pl.LazyFrame, every: pl.LazyFrame, between: int) -> pl.DataFra
             & (total >= COSTLY * between)
             & (total >= SHARE_OF_SITE * pl.col("_lost"))
         )
-        .collect()
     )
 
 
