@@ -29,7 +29,6 @@ from disttrace_viewer.companion.service import CompanionLog, JournalRegistry
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.load.tail import Tail
-from disttrace_viewer.otlp import sending
 from disttrace_viewer.otlp.journal import JournalReader
 from disttrace_viewer.otlp.sending import Sender
 from disttrace_viewer.otlp.target import target
@@ -300,11 +299,10 @@ def feed(target: Sender, count: int) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten spans wait at most, five go at once, one try, and little patience at the end."""
+    """Ten spans wait at most, five go at once, and little patience at the end."""
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "10")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "5")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
-    monkeypatch.setattr(sending, "TRIES", 1)
     monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "500")
 
 
@@ -362,22 +360,6 @@ def test_a_slow_collector_makes_the_caller_wait_instead() -> None:
     feed(target, 60)
     assert target.finish()
     assert (target.sent, target.dropped, said) == (60, 0, [])
-
-
-@pytest.mark.usefixtures("quick")
-def test_what_failed_once_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collector that is back within the tries loses nothing, and the first failure is said."""
-    monkeypatch.setattr(sending, "TRIES", 3)
-    monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "10000")
-    said: list[str] = []
-    answers = iter([SpanExportResult.FAILURE] * 2)
-    exporter = Scripted(lambda: next(answers, SpanExportResult.SUCCESS))
-    target = Sender(lambda: exporter, NAME, said.append)
-    feed(target, 5)
-    wait_until(lambda: target.sent == 5, 20)
-    assert target.finish()
-    assert (exporter.sizes, target.dropped) == ([5, 5, 5], 0)
-    assert said == [f"{NAME} does not take spans (no answer in time); trying on"]
 
 
 def test_settings_that_the_sdk_refuses_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,27 +7,9 @@ is imported at its first use: a verdict by states needs neither Polars nor the t
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from disttrace_viewer.api.diff import Diff as Diff
-    from disttrace_viewer.api.diff import diff as diff
-    from disttrace_viewer.api.reading import Job as Job
-    from disttrace_viewer.api.reading import jobs as jobs
-    from disttrace_viewer.api.report import Finding as Finding
-    from disttrace_viewer.api.report import Location as Location
-    from disttrace_viewer.api.report import Position as Position
-    from disttrace_viewer.api.report import Report as Report
-    from disttrace_viewer.api.statistics import Stats as Stats
-    from disttrace_viewer.api.statistics import stats as stats
-    from disttrace_viewer.api.trace import Trace as Trace
-    from disttrace_viewer.api.trace import load as load
-    from disttrace_viewer.api.verdict import diagnose as diagnose
-    from disttrace_viewer.load.problems import ViewerError as ViewerError
-    from disttrace_viewer.views.prometheus import metrics as metrics
-    from disttrace_viewer.views.prometheus import serve as serve
-
-_FROM = {
+_MODULES = {
     "disttrace_viewer.api.diff": ("Diff", "diff"),
     "disttrace_viewer.api.reading": ("Job", "jobs"),
     "disttrace_viewer.api.report": ("Finding", "Location", "Position", "Report"),
@@ -37,15 +19,11 @@ _FROM = {
     "disttrace_viewer.load.problems": ("ViewerError",),
     "disttrace_viewer.views.prometheus": ("metrics", "serve"),
 }
-_MODULES = {name: module for module, names in _FROM.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return list(_MODULES)
+    for module, names in _MODULES.items():
+        if name in names:
+            found = globals()[name] = getattr(importlib.import_module(module), name)
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,7 +26,6 @@ QUEUE = 32768
 """Spans waiting at most (OTEL_BSP_MAX_QUEUE_SIZE): about 100 MB."""
 DELAY_MS = 1000
 """A batch is sent when it is full or this old (OTEL_BSP_SCHEDULE_DELAY)."""
-TRIES = 3  # by the exporter, which itself repeats what may help for as long as a request may take
 GIVE_UP_MS = 10_000
 """After the job: so long without a delivery, and the rest is given up (OTEL_BSP_EXPORT_TIMEOUT)."""
 LONGEST_S = 300.0
@@ -36,8 +35,7 @@ LAST_S = 5.0
 
 
 class Sender(SpanProcessor, SpanExporter):
-    """Before and behind OpenTelemetry's ``BatchSpanProcessor``: feeds it at the pace of the
-    collector, and counts what it exports.
+    """Before and behind OpenTelemetry's ``BatchSpanProcessor``: counts what comes and what is sent.
 
     A collector that works slowly makes the caller wait (the journals keep what is unread), one that
     does not work makes it drop: the SDK's queue is never full. ``say`` gets sentences for people.
@@ -48,19 +46,21 @@ class Sender(SpanProcessor, SpanExporter):
     ) -> None:
         """``make`` gives the exporter. Raises ViewerError for settings that the SDK refuses."""
         self.sent = self.dropped = 0
-        self._reason, self.name, self._say = "", name, say
-        self._size = _setting("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE)
+        self.name, self._say = name, say
+        self._reason = "no answer in time"
+        size = _setting("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE)
         self._patience = _setting("OTEL_BSP_EXPORT_TIMEOUT", GIVE_UP_MS) / 1000
-        self._changed = threading.Condition()
+        self._room = threading.Semaphore(size)
+        self._counts = threading.Lock()
         self._waiting, self._last_success = 0, 0.0
-        self._failing = self._gave_up = False
+        self._failing = False
         self._said: set[str] = set()
         self._worker: int | None = None
         self._heard = _Heard(self._hear)
         try:
             delay = _setting("OTEL_BSP_SCHEDULE_DELAY", DELAY_MS)
             self._exporter = make()
-            self._batches = BatchSpanProcessor(self, self._size, delay)
+            self._batches = BatchSpanProcessor(self, size, delay)
         except ValueError as error:
             self._heard.close()
             raise ViewerError(f"OTEL_BSP_*: {error}") from None
@@ -70,30 +70,22 @@ class Sender(SpanProcessor, SpanExporter):
         """Queue a span; waits while the queue is full and the collector takes spans."""
         if span.context is None or not span.context.trace_flags.sampled:
             return
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._waiting < self._size or self._failing or self._gave_up
-            )
-            if self._waiting >= self._size or self._gave_up:
-                self._drop(1)
-                return
-            self._waiting += 1
+        if not self._room.acquire(blocking=not self._failing):
+            self._count(dropped=1)
+            return
+        self._count(waiting=1)
         self._batches.on_end(span)
 
     def finish(self) -> bool:
         """Deliver what is queued, within the bounds; True if nothing was lost since the start."""
         begin = self._last_success = time.monotonic()
         threading.Thread(target=self._end, daemon=True).start()
-        with self._changed:
-            while self._waiting:
-                self._changed.wait(0.2)
-                now = time.monotonic()
-                if now - self._last_success > self._patience or now - begin > LONGEST_S:
-                    break
-            self._gave_up = True
-            if self._waiting:
-                self._drop(self._waiting)
-            self._changed.notify_all()
+        while self._waiting > 0:
+            time.sleep(0.02)
+            now = time.monotonic()
+            if now - self._last_success > self._patience or now - begin > LONGEST_S:
+                with self._counts:
+                    self.dropped, self._waiting = self.dropped + self._waiting, 0
         self._heard.close()
         if self.dropped:
             self._say(self.verdict())
@@ -102,8 +94,7 @@ class Sender(SpanProcessor, SpanExporter):
     def verdict(self) -> str:
         """What was lost, and why."""
         total = self.dropped + self.sent
-        reason = self._reason or "no answer in time"
-        return f"{self.dropped} of {total} spans did not reach {self.name}: {reason}"
+        return f"{self.dropped} of {total} spans did not reach {self.name}: {self._reason}"
 
     def hopeless(self) -> bool:
         """Whether nothing was ever delivered, and a batch was given up."""
@@ -117,34 +108,21 @@ class Sender(SpanProcessor, SpanExporter):
         self._exporter.shutdown()
 
     def export(self, batch: Sequence[ReadableSpan]) -> SpanExportResult:
-        """On the SDK's thread: try, and count."""
+        """On the SDK's thread; the exporter itself repeats what may help."""
         self._worker = threading.get_ident()
-        found = SpanExportResult.FAILURE
-        for attempt in range(TRIES):
-            if self._gave_up:
-                return found
-            try:
-                found = self._exporter.export(batch)
-            except Exception as error:  # a span that cannot be encoded must not end the rest
-                self._fails(f"{type(error).__name__}: {error}")
-                break
-            with self._changed:
-                self._failing = found is not SpanExportResult.SUCCESS
-                self._changed.notify_all()
-                if not self._failing:
-                    self._last_success = time.monotonic()
-                    break
-                self._fails(self._reason or "no answer in time")
-                if attempt + 1 < TRIES and not self._gave_up:
-                    self._changed.wait(1.0)
-        with self._changed:
-            if not self._gave_up:
-                self._waiting -= len(batch)
-                if found is SpanExportResult.SUCCESS:
-                    self.sent += len(batch)
-                else:
-                    self._drop(len(batch))
-            self._changed.notify_all()
+        try:
+            found = self._exporter.export(batch)
+        except Exception as error:  # a span that cannot be encoded must not end the rest
+            found = SpanExportResult.FAILURE
+            self._reason = f"{type(error).__name__}: {error}"
+        self._failing = found is not SpanExportResult.SUCCESS
+        if self._failing:
+            self._fails(self._reason)
+            self._count(waiting=-len(batch), dropped=len(batch))
+        else:
+            self._last_success = time.monotonic()
+            self._count(waiting=-len(batch), sent=len(batch))
+        self._room.release(len(batch))
         return found
 
     def _hear(self, record: logging.LogRecord) -> None:
@@ -159,9 +137,13 @@ class Sender(SpanProcessor, SpanExporter):
         self._reason = reason
         self._once("failing", f"{self.name} does not take spans ({reason}); trying on")
 
-    def _drop(self, count: int) -> None:
-        self.dropped += count
-        self._once("dropping", f"spans are dropped, {self.name} did not take them in time")
+    def _count(self, *, waiting: int = 0, sent: int = 0, dropped: int = 0) -> None:
+        with self._counts:
+            self._waiting += waiting
+            self.sent += sent
+            self.dropped += dropped
+        if dropped:
+            self._once("dropping", f"spans are dropped, {self.name} did not take them in time")
 
     def _once(self, kind: str, sentence: str) -> None:
         if kind not in self._said:
