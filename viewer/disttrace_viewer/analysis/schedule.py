@@ -9,7 +9,7 @@ run would have taken without something (Scalasca's replay, scalasca.org; What-if
 What C++ or a device waits for holds its process up only where the process did nothing else
 meanwhile: a bucket of DDP's that ended while the next one began was hidden behind backward.
 
-Of a run of many operations those of windows stand for all; see ``Schedule.pieces``.
+Of a run of many operations the newest are looked at (``newest``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import polars as pl
 
 from disttrace_viewer.analysis.wait_states import FROM_ROOT, REMARKABLE, WaitStates, weighted_mean
-from disttrace_viewer.trace.values import dataclass
+from disttrace_viewer.trace.values import dataclass, replace
 
 ARRIVAL, COMPLETION = 0, 1
 NO_PROCESS, ROOT, ALL = 0, 1, 2
@@ -30,10 +30,15 @@ BLOCKED_NS = 200_000
 """A wait that returns sooner found its work done: how long that took is not known. A process
 that begins to wait sooner did nothing between."""
 MOST_OPERATIONS = 500_000
-"""Of more, those of windows that are spread evenly over the run."""
-WINDOWS = 20
-_LEAD = 0.1
-"""The first part of a window shows only what its processes did before."""
+"""Of more, the newest."""
+
+
+def newest(waits: WaitStates) -> WaitStates:
+    """The end of a run of too many operations, as a window; of others all."""
+    begins = waits.parts["begin_ns"]
+    if len(begins) <= MOST_OPERATIONS:
+        return waits
+    return replace(waits, from_ns=begins.sort()[-MOST_OPERATIONS])
 
 
 @dataclass(frozen=True)
@@ -44,25 +49,12 @@ class Schedule:
     lines: pl.DataFrame
     """``call``, ``line`` (``file:line`` of the user's frame, or null)."""
 
-    @cached_property
-    def is_sampled(self) -> bool:
-        """Whether the events are those of windows only."""
-        return self.waits.parts.height > MOST_OPERATIONS
-
     @property
     def known_lines(self) -> list[str]:
         """All lines that communicate, sorted."""
         calls = self.waits.parts["call"].unique()
         found = self.lines.filter(pl.col("call").is_in(calls.implode()))
         return [str(line) for line in found["line"].drop_nulls().unique().sort()]
-
-    @cached_property
-    def pieces(self) -> list[pl.DataFrame]:
-        """The events that hang together: all, or those of each window."""
-        if not self.events.height:
-            return []
-        found = self.events.partition_by("window", maintain_order=True)
-        return [piece.drop("window") for piece in found]
 
     @cached_property
     def events(self) -> pl.DataFrame:
@@ -72,8 +64,8 @@ class Schedule:
         for messages), ``group``, ``call``, ``line``, ``is_root``; ``at_ns`` (it is over then),
         ``before_ns`` (so was the process's event before), ``gap_ns`` (what it did since),
         ``excess_ns`` (of that, what others did not need), ``own_ns`` (what the event
-        takes by itself), ``needs`` (``ALL``, ``ROOT``, ``NO_PROCESS``), ``transfer_ns`` (from the
-        arrival of those to the completion) and ``window`` (its number; 0 for all events).
+        takes by itself), ``needs`` (``ALL``, ``ROOT``, ``NO_PROCESS``) and ``transfer_ns`` (from
+        the arrival of those to the completion).
         """
         rows = self._rows
         hidden = _UNSEEN & pl.col("wait_begin_ns").is_null() & (pl.col("_next_ns") < _END)
@@ -110,24 +102,17 @@ class Schedule:
             pl.when(idle).then(transfer).otherwise(known.fill_null(0)).alias("transfer_ns"),
         )
         events = pl.concat([arrivals, completions]).sort("_order", "event", "process")
-        before = pl.col("at_ns").shift(1).over(_COURSE).fill_null(pl.col("from_ns"))
+        before = pl.col("at_ns").shift(1).over("process").fill_null(pl.col("from_ns"))
         events = events.with_columns(before_ns=before, gap_ns=pl.col("_start") - before)
-        events = events.filter(~pl.col("_leads"))
-        return self._with_excess(events).drop("_start", "_order", "from_ns", "_leads").collect()
+        return self._with_excess(events).drop("_start", "_order", "from_ns").collect()
 
     @cached_property
     def _rows(self) -> pl.LazyFrame:
         """Operations that were over, with which they needed and when those had come."""
-        every = self.waits.parts.lazy()
-        if self.is_sampled:
-            chosen = every.join(self._windows, on=["kind", "exchange"])
-        else:
-            chosen = every.with_columns(window=pl.lit(0, pl.Int64), _leads=pl.lit(value=False))
         parts = _as_early_as_known(
-            chosen.filter(~pl.col("in_flight") & ~pl.col("never")),
+            self.waits.parts.lazy().filter(~pl.col("in_flight") & ~pl.col("never")),
             self.waits.exchanges.trace.completions,
         )
-        begun = pl.col("begin_ns").min().over(_COURSE)
         first = self.waits.exchanges.collectives.height
         number = pl.when(pl.col("kind") == "message").then(pl.col("exchange") + first)
         rooted = pl.col("op").is_in(FROM_ROOT) & ~pl.col("is_root")
@@ -154,27 +139,8 @@ class Schedule:
             .with_columns(_met=met, _needs=needs)
             .join(self.lines.lazy(), on="call", how="left", maintain_order="left")
             .join(self.waits.lives.lazy().select("process", "from_ns"), on="process")
-            .with_columns(from_ns=begun if self.is_sampled else pl.col("from_ns"))
             .sort("process", "begin_ns", "number")
-            .with_columns(_next_ns=pl.col("begin_ns").shift(-1).over(_COURSE))
-        )
-
-    @property
-    def _windows(self) -> pl.LazyFrame:
-        """``kind``, ``exchange``, ``window`` and ``_leads`` of the exchanges in windows."""
-        exchanges = self.waits.parts.lazy().group_by("kind", "exchange")
-        every = exchanges.agg(first_ns=pl.col("begin_ns").min(), _count=pl.len().cast(pl.Int64))
-        size, stride = MOST_OPERATIONS // WINDOWS, self.waits.parts.height // WINDOWS
-        place = pl.col("_count").cum_sum() - pl.col("_count")
-        low, high = pl.lit(self.waits.from_ns, pl.Int64), pl.lit(self.waits.to_ns, pl.Int64)
-        inside = (pl.col("first_ns") >= low).fill_null(value=True)
-        inside &= (pl.col("first_ns") < high).fill_null(value=True)
-        return (
-            every.filter(inside)
-            .sort("first_ns", "kind", "exchange")
-            .with_columns(window=place // stride, _place=place % stride)
-            .filter((pl.col("_place") < size) & (pl.col("window") < WINDOWS))
-            .select("kind", "exchange", "window", _leads=pl.col("_place") < _LEAD * size)
+            .with_columns(_next_ns=pl.col("begin_ns").shift(-1).over("process"))
         )
 
     def _with_excess(self, events: pl.LazyFrame) -> pl.LazyFrame:
@@ -231,11 +197,7 @@ _WHOLE = (
     | (pl.col("wait_begin_ns") - pl.col("issued_ns") <= BLOCKED_NS).fill_null(value=False)
 )
 """Its process was in it from begin to end; else until it was issued, and while it waited."""
-_KEPT = (
-    *("process", "exchange", "kind", "op", "group", "call", "line", "is_root", "from_ns"),
-    *("window", "_leads"),
-)
-_COURSE = ("process", "window")
+_KEPT = ("process", "exchange", "kind", "op", "group", "call", "line", "is_root", "from_ns")
 
 
 OUTSIDE, TRANSFER, INSIDE = "outside", "transfer", "inside"
@@ -273,51 +235,37 @@ def critical_path(schedule: Schedule) -> pl.DataFrame:
     """``process kind op line time_ns``, summed and largest first: the stretches of the path.
 
     ``OUTSIDE`` is what a process did before ``op`` at ``line``, or after it at the end of its life
-    (then both are null); ``TRANSFER`` and ``INSIDE`` are the operation's own. Where the schedule
-    holds windows of the run, their paths stand for all of it.
+    (then both are null); ``TRANSFER`` and ``INSIDE`` are the operation's own.
     """
     waits = schedule.waits
     lives = {p: (low, high) for p, low, high in waits.lives.iter_rows()}
     end = None if waits.is_complete else next(iter(waits.never), None)
     if end is None and not waits.is_complete:
         return pl.DataFrame(schema=STRETCHES)
-    found: Stretches = {}
-    seen: set[int] = set()
-    for piece in schedule.pieces:
-        events = list(map(_Event._make, piece.select(_Event._fields).iter_rows()))
-        seen |= {event.process for event in events}
-        _walk(events, None if schedule.is_sampled else lives, found, end)
-    if schedule.is_sampled and (walked := sum(found.values())):
-        wall = max(lives[p][1] for p in seen) - min(lives[p][0] for p in seen)
-        found = {key: round(time * wall / walked) for key, time in found.items()}
-    rows = [(*key, time) for key, time in found.items()]
+    events = list(map(_Event._make, schedule.events.select(_Event._fields).iter_rows()))
+    rows = [(*key, time) for key, time in _walk(events, lives, end).items()]
     table = pl.DataFrame(rows, schema=STRETCHES, orient="row")
     return table.sort("time_ns", "process", "line", descending=[True, False, False])
 
 
 def _walk(
-    events: list[_Event],
-    lives: Mapping[int, tuple[int, int]] | None,
-    found: Stretches,
-    culprit: int | None,
-) -> None:
-    """Add the path through events that hang together; ``lives``: from the run's end on."""
+    events: list[_Event], lives: Mapping[int, tuple[int, int]], culprit: int | None
+) -> Stretches:
+    """The path through the events, from the end of the run, or of the culprit, on."""
     before, last, root = _links(events)
     newest: dict[int, int] = {event.process: place for place, event in enumerate(events)}
+    found: Stretches = {}
 
     def add(process: int, kind: str, op: str | None, line: str | None, time: int) -> None:
         if time > 0:
             key = (process, kind, op, line)
             found[key] = found.get(key, 0) + time
 
-    if culprit is not None and (culprit not in newest or lives is None):
-        return
-    if lives is None:
-        end = max(newest, key=lambda process: events[newest[process]].at_ns)
-    else:
-        ends = {process: lives[process][1] for process in newest}
-        end = max(newest, key=ends.__getitem__) if culprit is None else culprit
-        add(end, OUTSIDE, None, None, lives[end][1] - events[newest[end]].at_ns)
+    end = max(newest, key=lambda process: lives[process][1], default=None)
+    end = end if culprit is None else culprit
+    if end is None or end not in newest:
+        return found
+    add(end, OUTSIDE, None, None, lives[end][1] - events[newest[end]].at_ns)
     place: int | None = newest[end]
     while place is not None:
         event = events[place]
@@ -334,6 +282,7 @@ def _walk(
         if before[place] is not None:  # else it is the start-up
             add(event.process, OUTSIDE, event.op, event.line, event.gap_ns)
         place = before[place]
+    return found
 
 
 def _links(

@@ -11,7 +11,7 @@ Nothing is changed in what ranks do: no work is moved, and what overlapped goes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -55,7 +55,9 @@ class WhatIf:
     @cached_property
     def wall_ns(self) -> int:
         """From the first begin of a process that takes part to the last end; attempts summed."""
-        spans = self._lives.group_by("attempt").agg(pl.col("to_ns").max() - pl.col("from_ns").min())
+        spans = self._spans.group_by("attempt").agg(
+            pl.col("to_ns").max() - pl.col("begin_ns").min()
+        )
         return int(spans["to_ns"].sum())
 
     @cached_property
@@ -67,11 +69,14 @@ class WhatIf:
 
     def of(self, without: Without) -> WhatIfOutcome:
         """The run without something; the whole run where nothing fits it."""
-        saved = sum(piece.saved(*self._cuts(piece.events, without)) for piece in self._pieces)
-        covered = sum(piece.wall_ns for piece in self._pieces)
-        # Windows stand for what lies between them.
-        saved = round(saved * max(1.0, self.wall_ns / max(1, covered)))
-        saved = max(0, min(saved, self.wall_ns))
+        # What follows the last event takes as long as it did.
+        after = self.run(*self._cuts(without)) + (self._spans["to_ns"] - self._seen)
+        gained = (
+            self._spans.with_columns(_after=after)
+            .group_by("attempt")
+            .agg(pl.col("to_ns").max() - pl.col("_after").max())
+        )
+        saved = max(0, min(int(gained["to_ns"].sum()), self.wall_ns))
         return WhatIfOutcome(without, self.wall_ns - saved, saved, saved / max(1, self.wall_ns))
 
     @cached_property
@@ -100,7 +105,7 @@ class WhatIf:
         for group in _sums(transfers, "group"):
             yield Without(group=group)
 
-    def _cuts(self, events: pl.DataFrame, without: Without) -> tuple[pl.Series, pl.Series]:
+    def _cuts(self, without: Without) -> tuple[pl.Series, pl.Series]:
         """Of each event, what is left out of its gap and of its transfer."""
         fits = pl.lit(value=True)
         for key in ("rank", "host"):
@@ -112,13 +117,13 @@ class WhatIf:
         if without.group is not None:
             fits &= pl.col("group") == without.group
         none = without.group is not None
-        cut = events.select(
+        cut = self.schedule.events.select(
             gap=pl.when(fits & (not none)).then("excess_ns").otherwise(0),
             transfer=pl.when(fits & none).then("transfer_ns").otherwise(0),
         )
         return cut["gap"], cut["transfer"]
 
-    # -- the run, or windows of it -------------------------------------------------------------
+    # -- the run -------------------------------------------------------------------------------
 
     @cached_property
     def _lives(self) -> pl.DataFrame:
@@ -138,55 +143,18 @@ class WhatIf:
         lives = about.join(self.schedule.waits.lives, on="process")
         return lives.filter(pl.col("process").is_in(active.implode())).sort("process")
 
-    @cached_property
-    def _pieces(self) -> list[Piece]:
-        part = self.schedule.is_sampled
-        return [Piece(events, self._lives, part=part) for events in self.schedule.pieces]
+    def run(self, *cuts: pl.Series) -> pl.Series:
+        """When each of ``_spans`` would have been through its last event, in ns: every event
+        happens as soon as its process is ready for it and those have come which it needs, in the
+        order of the run. With nothing left out each event falls on the time at which it was seen.
 
-
-@dataclass(frozen=True)
-class Piece:
-    """Events that are projected together: all, or those of some exchanges (``part``)."""
-
-    events: pl.DataFrame
-    lives: pl.DataFrame
-    part: bool = False
-
-    @cached_property
-    def wall_ns(self) -> int:
-        """From the first begin to the last end; attempts summed."""
-        spans = self._spans.group_by("attempt").agg(
-            pl.col("end_ns").max() - pl.col("begin_ns").min()
-        )
-        return int(spans["end_ns"].sum())
-
-    def saved(self, *cuts: pl.Series) -> int:
-        """By how many ns all would have been through earlier; attempts summed."""
-        # What follows the last event takes as long as it did.
-        rest = self._spans["end_ns"] - self._seen
-        ends = self._spans.with_columns(_after=self._through(*cuts) + rest)
-        gained = ends.group_by("attempt").agg(pl.col("end_ns").max() - pl.col("_after").max())
-        return int(gained["end_ns"].sum())
-
-    def _through(self, *cuts: pl.Series) -> pl.Series:
-        """When each of ``_spans`` would have been through its last event, in ns."""
-        known = dict(self._spans.select("process", "begin_ns").iter_rows())
-        begins = [known.get(index, 0) for index in range(1 + max(known))]
-        found = self.run(begins, *cuts)
-        return pl.Series([found[p] for p in self._spans["process"].to_list()])
-
-    def run(self, begins: Sequence[int], *cuts: pl.Series) -> list[int]:
-        """When each process would have been through its last event, in ns: every event happens as
-        soon as its process is ready for it and those have come which it needs, in the order of the
-        run. With nothing left out each event falls on the time at which it was seen.
-
-        ``begins``: when each process began (by its index), in ns; ``cuts``: ns that are left out of
-        each event's gap, and of its transfer (without them: nothing).
+        ``cuts``: ns that are left out of each event's gap, and of its transfer.
         """
-        gaps, transfers = self.events["gap_ns"], self.events["transfer_ns"]
+        gaps, transfers = self.schedule.events["gap_ns"], self.schedule.events["transfer_ns"]
         if cuts:
             gaps, transfers = gaps - cuts[0], transfers - cuts[1]
-        now = list(begins)
+        known = dict(self._spans.select("process", "begin_ns").iter_rows())
+        now = [known.get(index, 0) for index in range(1 + max(known, default=-1))]
         exchanges = 1 + max((row[2] for row in self._rows), default=0)
         last, root = [0] * exchanges, [0] * exchanges
         for (event, process, exchange, own, needs, is_root), gap, transfer in zip(
@@ -208,27 +176,25 @@ class Piece:
             else:
                 ready = 0
             now[process] = ready if ready > at else at
-        return now
+        return pl.Series([now[p] for p in known], dtype=pl.Int64)
 
     @cached_property
     def _rows(self) -> list[tuple[int, int, int, int, int, bool]]:
         """Event, process, exchange, own ns, needs, is root: of lists a loop reads fastest."""
         columns = ("event", "process", "exchange", "own_ns", "needs", "is_root")
-        return list(zip(*(self.events[name].to_list() for name in columns), strict=True))
+        events = self.schedule.events
+        return list(zip(*(events[name].to_list() for name in columns), strict=True))
 
     @cached_property
     def _seen(self) -> pl.Series:
         """When each was, with nothing left out."""
-        return self._through()
+        return self.run()
 
     @cached_property
     def _spans(self) -> pl.DataFrame:
-        """``process attempt begin_ns end_ns``."""
-        ends = self.events.group_by("process").agg(
-            pl.col("before_ns").first().alias("begin_ns"), pl.col("at_ns").last()
-        )
-        spans = self.lives.join(ends, on="process").sort("process")
-        return spans.with_columns(end_ns="at_ns" if self.part else "to_ns")
+        """``process attempt begin_ns to_ns``."""
+        begins = self.schedule.events.group_by("process").agg(begin_ns=pl.col("before_ns").first())
+        return self._lives.join(begins, on="process").sort("process")
 
 
 def _sums(rows: pl.DataFrame, key: str) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.schedule import Schedule, critical_path
+from disttrace_viewer.analysis.schedule import MOST_OPERATIONS, Schedule, critical_path, newest
 from disttrace_viewer.analysis.statistics import KEYS, Statistics, overlap
 from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.analysis.what_if import WhatIf, WhatIfOutcome, Without
@@ -23,6 +23,7 @@ from disttrace_viewer.trace import model
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.views import tables
 from disttrace_viewer.views.tables import of_indices
+from disttrace_viewer.views.terminal import DIM
 from disttrace_viewer.views.terminal.console import TextConsole
 from disttrace_viewer.views.terminal.plan import parse_time
 from disttrace_viewer.views.terminal.stats import paint, paint_critical_path, paint_what_if
@@ -152,7 +153,7 @@ class Stats:
 
     @cached_property
     def _schedule(self) -> Schedule:
-        return Schedule(self.statistics.waits, self.statistics.lines)
+        return Schedule(newest(self.statistics.waits), self.statistics.lines)
 
     @cached_property
     def _what_if(self) -> WhatIf:
@@ -217,6 +218,9 @@ class Stats:
         paint(self.statistics, out, by=by, whole=not self._trace.problems)
         paint_what_if(self._what_if, self._answers(asked), out)
         paint_critical_path(critical_path(self._schedule), self._trace, out)
+        if self._schedule.waits is not self.statistics.waits:
+            part = f"of the newest {MOST_OPERATIONS:,} operations; --from and --to choose others"
+            out.put((f"  what if and critical path are {part}", DIM))
         if self._trace.problems:
             out.put()
         for problem in self._trace.problems:
