@@ -105,7 +105,7 @@ def test_of_a_long_run_the_newest_part_is_looked_at(
     assert part.without("line=train.py:10")["saved_ns"] == part.without("rank=2")["saved_ns"]
     assert part.critical_path.row(0, named=True)["rank"] == 2
     assert part.critical_path["time_ns"].sum() == pytest.approx(end / 4, rel=0.02)
-    assert "of the newest 300 operations" in part.text()
+    assert "of the newest" in part.text()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from disttrace_viewer.api import Trace
+    from disttrace_viewer.api.trace import Trace
 
 PATIENCE_S = 1.0
 """Reading that is done by then shows no progress bar."""
@@ -129,7 +129,7 @@ def read(args: argparse.Namespace) -> Trace:
 
     Raises ``ViewerError`` with exit code 2 when there is nothing to read in it.
     """
-    from disttrace_viewer.api import load
+    from disttrace_viewer.api.trace import load
 
     with progress("bytes of journals") as report:
         engine = getattr(args, "engine", None)  # `top` has none
