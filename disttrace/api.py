@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, TypeAlias, TypeVar
 
     from disttrace.capture.instrumentation.declared import Annotated, Declared
-    from disttrace_viewer.api.diff import Diff
+    from disttrace_viewer.api.difference import Diff
     from disttrace_viewer.api.report import Report
     from disttrace_viewer.api.statistics import Stats
     from disttrace_viewer.api.trace import Trace

@@ -8,14 +8,11 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 
-def on_terminal(
-    command: Sequence[str], environ: Mapping[str, str], *, only_errors: bool = False,
-    limit_s: float = 120,
-) -> str:  # fmt: skip
-    """What a command writes to a terminal; ``only_errors``: its standard error alone."""
+def on_terminal(command: Sequence[str], environ: Mapping[str, str], *, limit_s: float = 120) -> str:
+    """What a command writes to a terminal."""
     lead, follow = pty.openpty()
     process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL if only_errors else follow, stderr=follow,
+        command, stdout=follow, stderr=follow,
         env={**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **environ},
     )  # fmt: skip
     os.close(follow)

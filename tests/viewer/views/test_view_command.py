@@ -95,7 +95,7 @@ def test_colour_if_wanted(tmp_path: Path, view: View, monkeypatch: pytest.Monkey
 def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
     """`disttrace view | head -1`: code 0, which no finding has, and no word."""
     training(tmp_path, world_size=64, steps=40)
-    command = f"{sys.executable} -m disttrace view --around +0s --last 99999 {tmp_path}"
+    command = f"{sys.executable} -m disttrace view --last 99999 {tmp_path}"
     command += " | head -1; exit ${PIPESTATUS[0]}"
     done = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, timeout=LIMIT_S, check=False
@@ -129,9 +129,9 @@ def test_nothing_to_read_is_code_2(tmp_path: Path, view: View) -> None:
     assert code == 2
     assert "no journals in" in said
     training(tmp_path)
-    code, _, said = view(tmp_path, "--around", "tomorrow")
+    code, _, said = view(tmp_path, "--rank", "first")
     assert code == 2
-    assert said.startswith("disttrace: 'tomorrow' is no time")
+    assert said.startswith("disttrace: --rank 'first' is no list of ranks")
     assert "Traceback" not in said
 
 
@@ -162,34 +162,10 @@ def test_a_real_run_under_torchrun(tmp_path: Path, view: View) -> None:
     )
 
 
-READ = """
-import sys
-from disttrace.cli import main
-from disttrace_viewer.commands import common
-common.PATIENCE_S = float(sys.argv[1])
-main(["stats", sys.argv[2]])
-"""
-
-
-def told_on_terminal(folder: Path, patience_s: float) -> str:
-    """What goes to standard error where that is a terminal."""
-    command = [sys.executable, "-c", READ, str(patience_s), str(folder)]
-    return on_terminal(command, {"NO_COLOR": ""}, only_errors=True, limit_s=60)
-
-
-def test_a_line_on_a_terminal_when_it_takes_long(tmp_path: Path) -> None:
-    """It knows the whole from its beginning; what is read at once shows none."""
-    training(tmp_path, steps=50)
-    assert "bytes of journals" not in told_on_terminal(tmp_path, 60)
-    told = told_on_terminal(tmp_path, -1)
-    assert "bytes of journals" in told
-    assert "/?" not in told
-
-
-def test_a_line_now_and_then_elsewhere(
+def test_a_line_now_and_then_where_it_takes_long(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    common.progress()(3, 1200)
     monkeypatch.setattr(common, "EVERY_S", 0.0)
-    with common.progress() as report:
-        report(3, 1200)
+    common.progress()(3, 1200)
     assert capsys.readouterr().err == "disttrace: 3 of 1,200 journals\n"

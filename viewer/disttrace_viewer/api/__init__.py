@@ -10,7 +10,7 @@ import importlib
 from typing import Any
 
 _MODULES = {
-    "disttrace_viewer.api.diff": ("Diff", "diff"),
+    "disttrace_viewer.api.difference": ("Diff", "diff"),
     "disttrace_viewer.api.reading": ("Job", "jobs"),
     "disttrace_viewer.api.report": ("Finding", "Location", "Position", "Report"),
     "disttrace_viewer.api.statistics": ("Stats", "stats"),

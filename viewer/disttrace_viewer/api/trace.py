@@ -123,7 +123,6 @@ class Trace:
         ranks: str | None = None,
         ops: Sequence[str] = (),
         last: int | None = None,
-        around: str | None = None,
         places: bool = False,
         width: int | None = None,
         color: bool | None = None,
@@ -131,7 +130,7 @@ class Trace:
         """What happened, in order, across ranks, on standard output: ``disttrace view``.
 
         ``ranks`` (``0,3-5``) and ``ops`` (names, ``*`` stands for anything) choose rows; ``last``
-        and ``around`` (a time) cut them.
+        cuts them.
 
         Raises:
             ViewerError: for filters that fit nothing, with what would.
@@ -141,7 +140,7 @@ class Trace:
         from disttrace_viewer.views.terminal.report import paint, report_of
 
         chosen = None if ranks is None else parse_ranks(ranks)
-        filters = Filters(ranks=chosen, ops=tuple(ops), last=last, around=around)
+        filters = Filters(ranks=chosen, ops=tuple(ops), last=last)
         report = report_of(self.model, filters, self._report.verdict, self.exchanges)
         paint(report, TextConsole(width=width, color=color), places=places)
 

@@ -1,4 +1,4 @@
-"""What every command of the reading side shares: folders, the choice of a job, a progress bar.
+"""What every command of the reading side shares: folders, the choice of a job, how far it is.
 
 Nothing of the viewer is imported before a command runs, so that ``--help`` works without its extra.
 """
@@ -20,10 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from disttrace_viewer.api.trace import Trace
 
-PATIENCE_S = 1.0
-"""Reading that is done by then shows no progress bar."""
 EVERY_S = 10.0
-"""Where standard error is no terminal, a line shows so often how far a long command is."""
+"""A line shows so often how far a long command is."""
 NARROWEST = 40
 
 
@@ -131,9 +129,8 @@ def read(args: argparse.Namespace) -> Trace:
     """
     from disttrace_viewer.api.trace import load
 
-    with progress("bytes of journals") as report:
-        engine = getattr(args, "engine", None)  # `top` has none
-        return load(list(args.dirs), args.job, engine=engine, progress=report)
+    report = progress("bytes of journals")
+    return load(list(args.dirs), args.job, engine=args.engine, progress=report)
 
 
 def write(data: bytes) -> None:
@@ -158,28 +155,15 @@ def write_json(values: Mapping[str, Any]) -> None:
     write(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
 
 
-@contextmanager
-def progress(noun: str = "journals") -> Iterator[Callable[[int, int], None]]:
-    """Shows how much is done, on standard error, where it takes long: one line that changes on a
-    terminal, else a line every ten seconds.
-    """
-    # Escape sequences write a line again.
-    terminal = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    due = time.monotonic() + (PATIENCE_S if terminal else EVERY_S)
-    shown = False
+def progress(noun: str = "journals") -> Callable[[int, int], None]:
+    """What says every ten seconds on standard error how much is done, where it takes long."""
+    due = time.monotonic() + EVERY_S
 
     def report(done: int, total: int) -> None:
-        nonlocal due, shown
-        now = time.monotonic()
-        if now < due:
-            return
-        due, shown = now + (0.2 if terminal else EVERY_S), True
-        text = f"disttrace: {done:,} of {total:,} {noun}"
-        sys.stderr.write(f"\r{text}" if terminal else f"{text}\n")
-        sys.stderr.flush()
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + EVERY_S
+            sys.stderr.write(f"disttrace: {done:,} of {total:,} {noun}\n")
+            sys.stderr.flush()
 
-    try:
-        yield report
-    finally:
-        if shown and terminal:
-            sys.stderr.write("\r\x1b[K")
+    return report

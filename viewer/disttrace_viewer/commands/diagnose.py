@@ -7,6 +7,7 @@ import atexit
 import gc
 import os
 import shutil
+import sys
 
 from disttrace_viewer.commands import common
 
@@ -65,7 +66,6 @@ can prove: docs/compare.md."""
 
 def _standard_input() -> str:
     """The path under which a log that comes through a pipe is held."""
-    import sys
     import tempfile
 
     folder = tempfile.mkdtemp(prefix="disttrace-")
@@ -74,6 +74,11 @@ def _standard_input() -> str:
     with open(path, "wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
     return path
+
+
+def _in_style() -> bool:
+    """Whether the environment asks for lines that are wrapped or coloured, also in a file."""
+    return not {"COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE"}.isdisjoint(os.environ)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -86,7 +91,7 @@ def execute(args: argparse.Namespace) -> int:
     piped = args.dirs == ["-"]
     if piped:
         args.dirs = [_standard_input()]
-    with no_cycles(), common.progress() as progress:
+    with no_cycles():
         try:
             report = diagnose(
                 args.dirs,
@@ -95,7 +100,7 @@ def execute(args: argparse.Namespace) -> int:
                 engine=args.engine,
                 strict=args.strict,
                 on_device=args.on_device,
-                progress=progress,
+                progress=common.progress(),
             )
         except ViewerError as error:
             if piped:  # under a name without meaning
@@ -103,7 +108,10 @@ def execute(args: argparse.Namespace) -> int:
                 raise ViewerError(what, error.exit_code) from None
             raise
         gc.freeze()  # it is used to the end: a search for garbage among it costs seconds
-    if args.format == "text":
+    looks = args.stacks or args.width or args.color or sys.stdout.isatty()
+    if args.format == "text" and sys.stdout.encoding == "utf-8" and not (looks or _in_style()):
+        common.write(f"{report}\n".encode())  # without rich, which takes a while to import
+    elif args.format == "text":
         report.print(stacks=args.stacks, width=args.width, color=args.color)
     else:
         from disttrace_viewer.api.report import encoded

@@ -106,10 +106,6 @@ WIDTH = 160
 _LAST = 50
 
 
-class _MistakeError(Exception):
-    """Arguments that a tool does not take."""
-
-
 def _described(tool: Callable[..., Answer]) -> dict[str, Any]:
     """Its entry in ``tools/list``, by its docstring and its parameters."""
     parameters = inspect.signature(tool).parameters.values()
@@ -143,7 +139,7 @@ def _called(tool: Callable[..., Answer], arguments: Any) -> dict[str, Any]:
         text, values = tool(**arguments)
     except Exception as error:
         text = str(error)
-        if not isinstance(error, _MistakeError) and not hasattr(error, "exit_code"):
+        if not hasattr(error, "exit_code"):
             text = f"disttrace itself failed: {type(error).__name__}: {text}"
         return {"content": [{"type": "text", "text": text}], "isError": True}
     found: dict[str, Any] = {"content": [{"type": "text", "text": text}], "isError": False}
@@ -151,18 +147,20 @@ def _called(tool: Callable[..., Answer], arguments: Any) -> dict[str, Any]:
 
 
 def _check(tool: Callable[..., Answer], arguments: Any) -> None:
-    """Raises _MistakeError with a sentence."""
+    """Raises ViewerError with a sentence."""
+    from disttrace_viewer.api import ViewerError
+
     if not isinstance(arguments, dict):
-        raise _MistakeError("arguments is to be an object")
+        raise ViewerError("arguments is to be an object")
     signature = inspect.signature(tool)
     try:
         signature.bind(**arguments)
     except TypeError as error:
-        raise _MistakeError(f"{tool.__name__}: {error}") from error
+        raise ViewerError(f"{tool.__name__}: {error}") from error
     for name, value in arguments.items():
         kind = _type_of(signature.parameters[name])
         if type(value) is not {"integer": int, "string": str}[kind]:
-            raise _MistakeError(f"{name} is to be of type {kind}")
+            raise ViewerError(f"{name} is to be of type {kind}")
 
 
 def diagnose(path: str | None = None, job: str | None = None) -> Answer:

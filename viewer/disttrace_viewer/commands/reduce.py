@@ -25,8 +25,9 @@ def execute(args: argparse.Namespace) -> int:
     """Write the states; 0, or 1 where journals could not be read."""
     from disttrace_viewer.api.verdict import write_states
 
-    with common.taken_down(), common.progress() as progress:
-        count, unread = write_states(args.dirs, args.output, engine=args.engine, progress=progress)
+    with common.taken_down():
+        report = common.progress()
+        count, unread = write_states(args.dirs, args.output, engine=args.engine, progress=report)
     lost = f"; {unread} journals could not be read" if unread else ""
     sys.stderr.write(f"disttrace: {count} states in {args.output}{lost}\n")
     return 1 if unread else 0

@@ -18,9 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument(
         "--last", type=common.whole(1, "whole number"), metavar="N", help="only the last N rows"
     )
-    show.add_argument(
-        "--around", metavar="TIME", help="rows around +12.3s, unix seconds or an ISO time"
-    )
     look = common.add_look(parser)
     look.add_argument("--places", action="store_true", help="add the call site to every row")
 
@@ -34,7 +31,6 @@ def execute(args: argparse.Namespace) -> int:
         ranks=args.rank,
         ops=[part for value in args.op for part in value.split(",")],
         last=args.last,
-        around=args.around,
         places=args.places,
         width=args.width,
         color=args.color,

@@ -28,7 +28,6 @@ class Filters(NamedTuple):
     ops: tuple[str, ...] = ()
     """Names of operations; ``*`` stands for anything."""
     last: int | None = None
-    around: str | None = None
 
     @property
     def narrow(self) -> bool:

@@ -18,7 +18,6 @@ from disttrace_viewer.views.terminal.plan import (
     MESSAGE,
     Filters,
     Plan,
-    parse_time,
     plan_of,
 )
 from disttrace_viewer.views.terminal.rows import Maker, Row, endings_of
@@ -26,7 +25,6 @@ from disttrace_viewer.wording.names import Lane, Names, duration, lanes_of, numb
 
 HEAD, TAIL = 12, 48
 """Rows shown of a long job without options."""
-AROUND = 30
 FOLDED = 4
 """Kinds of rows shown of one fold: those that took longest."""
 LAST = 3
@@ -52,7 +50,7 @@ def sequence_of(
     """The sequence of a trace under the user's filters; ``elsewhere``: what is shown above it."""
     trace, origin_ns = exchanges.trace, exchanges.trace.launch_ns
     plan = plan_of(trace, exchanges, filters, elsewhere)
-    pieces = _choose(plan.rows, filters, origin_ns)
+    pieces = _choose(plan.rows, filters.last)
     lanes = lanes_of(names, _actors(trace, plan, filters))
     wanted = [row for piece in pieces if isinstance(piece, Stretch) for row in piece.first]
     shown = Maker(evidence, names, lanes).rows(exchanges, plan, wanted)
@@ -71,21 +69,17 @@ def sequence_of(
     return SequenceView(lanes, tuple(sorted(rows, key=lambda row: row.at_ns)), plan.rows.height)
 
 
-def _choose(rows: pl.DataFrame, filters: Filters, origin_ns: int) -> list[Stretch | range]:
+def _choose(rows: pl.DataFrame, last: int | None) -> list[Stretch | range]:
     """What to show, and ranges of rows that are left out, in order. Repetitions stay whole."""
-    whole = [Stretch(0, rows.height)] if rows.height else []
-    spans = whole if filters.around is not None else fold(rows)
+    spans = fold(rows)
     schema = dict.fromkeys(("start", "stop", "period"), pl.Int64)
     of = pl.DataFrame(spans, schema, orient="row").with_row_index("span")
     row, period = pl.col("row"), pl.col("period")
     lines = pl.when(period > 0).then(period + 1).otherwise(1)
     to_it = pl.when((period == 0) | (row == pl.col("start"))).then(lines).otherwise(0).cum_sum()
     before, after = to_it - lines, to_it.last() - to_it
-    if filters.around is not None:
-        middle = int(rows["first_ns"].search_sorted(parse_time(filters.around, origin_ns)))
-        kept = row.is_between(middle - (half := (filters.last or AROUND) // 2), middle + half)
-    elif filters.last is not None:
-        kept = after < filters.last
+    if last is not None:
+        kept = after < last
     else:
         kept = (before < HEAD) | (after < TAIL)
         # Unusual rows in a long gap are shown all the same.
