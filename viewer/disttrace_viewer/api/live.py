@@ -8,32 +8,23 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
 from disttrace_viewer.api.reading import Paths, read
-from disttrace_viewer.api.report import stall_ns
-from disttrace_viewer.api.verdict import diagnose, others
-from disttrace_viewer.diagnosis.announced import Other, other, with_announced
-from disttrace_viewer.diagnosis.job import judged, looking_back
+from disttrace_viewer.api.verdict import diagnose
+from disttrace_viewer.diagnosis.announced import other
 from disttrace_viewer.load.problems import ViewerError
-from disttrace_viewer.merge.jobs import chooser, folders
 from disttrace_viewer.views.terminal.console import TextConsole
 from disttrace_viewer.views.terminal.diagnosis import details
 from disttrace_viewer.views.terminal.top import Shares, Snapshot, activity_of, lines, snapshot_of
 
-if TYPE_CHECKING:
-    from disttrace_viewer.analysis.exchanges import Exchanges
-    from disttrace_viewer.diagnosis.verdict import Verdict
-
 EVERY_S, REST = 1.0, 3
-"""So often it reads; that takes at most one part in so many and one of the time, and so does
-judging."""
+"""So often it reads; that takes at most one part in so many and one of the time."""
 _REPAINTS_PER_S = 2.0
 _LEAVE = (b"q", b"\x03", b"")
 
@@ -58,18 +49,20 @@ def snapshot(
     """What ``diagnose`` finds, as one picture; what ranks did of late only where one still runs,
     for that takes a table of all operations.
     """
+    return _looked(path, job, stall_s)[0]
+
+
+def _looked(path: Paths, job: str | None, stall_s: float | None) -> tuple[Snapshot, Sequence[str]]:
+    """The picture, and what stands beside its first finding."""
     report = diagnose(path, job, stall_s=stall_s)
     beside = [other(one.case, one.found) for one in report.others]
     activity = Shares()
     if report.case.evidence.runs:
-        activity = activity_of(_exchanges(path, job))
-    return snapshot_of(report.case, report.found, activity, beside)
+        from disttrace_viewer.analysis.exchanges import Exchanges  # which needs Polars
 
-
-def _exchanges(path: Paths, job: str | None) -> Exchanges:
-    from disttrace_viewer.analysis.exchanges import Exchanges  # which needs Polars
-
-    return Exchanges(read(path, job))
+        activity = activity_of(Exchanges(read(path, job)))
+    values = snapshot_of(report.case, report.found, activity, beside)
+    return values, [*details(report.case, report.found)]
 
 
 def follow(
@@ -87,10 +80,16 @@ def follow(
     out = TextConsole(width=width, color=color)
     if not out.is_terminal:
         return False
-    following = _Following(path, job, stall_ns(stall_s))
+    found: tuple[Snapshot, Sequence[str]] | str = "reading journals (q quits)"
+    taken = 0.0
 
     def painted() -> Group:
-        return Group(*map(out.spelled, following.painted(out.width, out.height)))
+        """With ages as they are by now."""
+        if isinstance(found, str):
+            return Group(*map(Text, found.splitlines()))
+        older = round((time.monotonic() - taken) * 1e9)
+        rows = lines(found[0], out.width, out.height, older_ns=older, details=found[1])
+        return Group(*map(out.spelled, rows))
 
     live = Live(
         console=out,
@@ -101,9 +100,12 @@ def follow(
     with suppress(KeyboardInterrupt), _quit() as quits, live:  # Ctrl-C is the other way to leave
         while True:
             started = time.monotonic()
-            following.read()
-            spent = time.monotonic() - started
-            if quits(max(EVERY_S - spent, REST * spent)):
+            try:
+                found = _looked(path, job, stall_s)
+            except ViewerError as error:
+                found = f"{error}\n\nwaiting for journals (q quits)"
+            taken = time.monotonic()
+            if quits(max(EVERY_S, REST * (taken - started))):
                 return True
     return True
 
@@ -141,52 +143,3 @@ def _in_front(fd: int) -> bool:
         return os.tcgetpgrp(fd) == os.getpgrp()
     except OSError:
         return True  # it controls no session
-
-
-class _Following:
-    """What was found last; the table is read again when something was written."""
-
-    def __init__(self, path: Paths, job: str | None, limit_ns: int) -> None:
-        self._path, self._job, self._stall_ns = path, job, limit_ns
-        self._found: Snapshot | str = "reading journals (q quits)"
-        """Or a sentence, where there is nothing to read yet."""
-        self._details: tuple[str, ...] = ()
-        self._taken = self._due = 0.0
-        self._active: Mapping[tuple[int, int], int] = {}
-        """When each thread last did anything as the table was read."""
-        self._exchanges: Exchanges | None = None
-        self._activity = Shares()
-        self._others: tuple[Other, ...] = ()
-
-    def painted(self, width: int, rows: int) -> list[Text]:
-        """The picture, with ages as they are by now."""
-        found = self._found
-        if isinstance(found, str):
-            return [Text(line) for line in found.splitlines()]
-        older = round((time.monotonic() - self._taken) * 1e9)
-        return lines(found, width, rows, older_ns=older, details=self._details)
-
-    def read(self) -> None:
-        """By the ends of journals as they are now; what is over as it was last read."""
-        now = time.monotonic()
-        try:
-            found = self._judged(now)
-        except ViewerError as error:
-            self._found = f"{error}\n\nwaiting for journals (q quits)"
-            return
-        values = snapshot_of(found.case, found.findings, self._activity, self._others)
-        self._details = tuple(details(found.case, found.findings))
-        self._found, self._taken = values, time.monotonic()
-
-    def _judged(self, now: float) -> Verdict:
-        where = folders(self._path)
-        found = judged(where, choose=chooser(self._job), stall_ns=self._stall_ns)
-        active = found.case.evidence.sample.active
-        if self._exchanges is None or (active != self._active and now >= self._due):
-            self._exchanges = None
-            self._exchanges, self._active = _exchanges(self._path, self._job), active
-            self._activity = activity_of(self._exchanges)
-            limit_s = self._stall_ns / 1e9
-            self._others = others(self._path, self._job, self._exchanges.trace, stall_s=limit_s)
-            self._due = time.monotonic() + REST * (time.monotonic() - now)
-        return with_announced(looking_back(found, self._exchanges) or found)

@@ -40,6 +40,7 @@ MOST_LOOKED_BACK = 16
 """Of more jobs beside the newest only where processes are is judged: a sweep in one folder."""
 
 
+@folder.no_cycles()
 def diagnose(
     path: Paths = None,
     job: str | None = None,
@@ -125,9 +126,7 @@ def _read(
     return Report(newest.verdict, tuple(others))
 
 
-def others(
-    path: Paths, wanted: str | None, trace: JobTrace, *, stall_s: float | None = None
-) -> Others:
+def others(path: Paths, wanted: str | None, trace: JobTrace) -> Others:
     """The jobs that lived while the one of ``trace`` did, which is shown, newest first, each with
     the first finding of ``diagnose``; none where a job was ``wanted``.
 
@@ -140,7 +139,7 @@ def others(
     files = journals_of(folders(path), Problems()) if parts else []
     found = []
     for part in parts:
-        one = job.judged(_of(part, files), stall_ns=stall_ns(stall_s), local=part)
+        one = job.judged(_of(part, files), stall_ns=stall_ns(None), local=part)
         found.append(other(one.case, one.findings))
     return tuple(found)
 
@@ -220,9 +219,6 @@ def _is_whole(found: Verdict, where: Sequence[str | Files]) -> bool:
     of = [one for one in journals_of(where, Problems()) if one.base in bases]
     segments = (path for one in of for path in one.segments.values())
     return not any(DROPPED in segment(path, Problems()).data for path in segments)
-
-
-no_cycles = folder.no_cycles
 
 
 def write_states(

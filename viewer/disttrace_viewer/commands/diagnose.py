@@ -86,28 +86,27 @@ def execute(args: argparse.Namespace) -> int:
     missing (or, raised, all of them).
     """
     from disttrace_viewer.api import ViewerError
-    from disttrace_viewer.api.verdict import diagnose, no_cycles
+    from disttrace_viewer.api.verdict import diagnose
 
     piped = args.dirs == ["-"]
     if piped:
         args.dirs = [_standard_input()]
-    with no_cycles():
-        try:
-            report = diagnose(
-                args.dirs,
-                args.job,
-                stall_s=args.stall,
-                engine=args.engine,
-                strict=args.strict,
-                on_device=args.on_device,
-                progress=common.progress(),
-            )
-        except ViewerError as error:
-            if piped:  # under a name without meaning
-                what = "the standard input has no line of a watchdog, and no exception."
-                raise ViewerError(what, error.exit_code) from None
-            raise
-        gc.freeze()  # it is used to the end: a search for garbage among it costs seconds
+    try:
+        report = diagnose(
+            args.dirs,
+            args.job,
+            stall_s=args.stall,
+            engine=args.engine,
+            strict=args.strict,
+            on_device=args.on_device,
+            progress=common.progress(),
+        )
+    except ViewerError as error:
+        if piped:  # under a name without meaning
+            what = "the standard input has no line of a watchdog, and no exception."
+            raise ViewerError(what, error.exit_code) from None
+        raise
+    gc.freeze()  # it is used to the end: a search for garbage among it costs seconds
     looks = args.stacks or args.width or args.color or sys.stdout.isatty()
     if args.format == "text" and sys.stdout.encoding == "utf-8" and not (looks or _in_style()):
         common.write(f"{report}\n".encode())  # without rich, which takes a while to import
