@@ -17,7 +17,7 @@ import orjson
 import pytest
 
 from disttrace.cli import main
-from disttrace_viewer.api import stats
+from disttrace_viewer.api import load
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.diagnosis.verdict import verdict
 from disttrace_viewer.load import batch
@@ -363,6 +363,10 @@ def test_stats_on_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         by = cluster.scheduler_address
         assert main(["stats", str(tmp_path), "--json", "--engine", by]) == 0
         there = capsys.readouterr().out
-        assert stats(str(tmp_path), engine=by).operations.equals(stats(str(tmp_path)).operations)
+        assert (
+            load(str(tmp_path), engine=by)
+            .stats()
+            .operations.equals(load(str(tmp_path)).stats().operations)
+        )
     assert main(["stats", str(tmp_path), "--json"]) == 0
     assert json.loads(there) == json.loads(capsys.readouterr().out)

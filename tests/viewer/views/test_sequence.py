@@ -17,7 +17,7 @@ from disttrace_viewer.trace.values import replace
 from disttrace_viewer.views.terminal import BAD, HOLD
 from disttrace_viewer.views.terminal.console import TextConsole
 from disttrace_viewer.views.terminal.plan import Filters
-from disttrace_viewer.views.terminal.report import Overview, paint, report_of
+from disttrace_viewer.views.terminal.report import Overview, overview_of, paint
 from disttrace_viewer.views.terminal.rows import Mark, Row
 from disttrace_viewer.views.terminal.sequence import Stretch, fold
 from support.journals import MS, Journal, bulk, training, workers
@@ -27,7 +27,7 @@ US = 1_000
 
 
 def report(folder: Path, filters: Filters | None = None) -> Overview:
-    return report_of(load([str(folder)]), filters)
+    return overview_of(load([str(folder)]), filters)
 
 
 def painted(report: Overview, width: int = 80, encoding: str = "utf-8") -> list[str]:

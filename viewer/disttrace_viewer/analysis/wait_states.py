@@ -31,7 +31,6 @@ TO_ROOT = ("reduce", "gather")
 REMARKABLE = 0.05
 """Own delays below this part of their weighted mean are the jitter beside what matters."""
 
-_ROW = ["process", "number"]
 _KEPT = (
     *("exchange", "process", "number", "call", "begin_ns", "end_ns", "issued_ns", "wait_begin_ns"),
     *("in_flight", "unseen", "op", "group", "expected", "arrived", "bytes", "_bytes", "backend"),

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from rich.console import Group
-from rich.live import Live
 from rich.text import Text
 
 from disttrace_viewer.api.reading import Paths, read
@@ -77,6 +76,8 @@ def follow(
 
     While there is nothing to read (``ViewerError``) the job is waited for.
     """
+    from rich.live import Live
+
     out = TextConsole(width=width, color=color)
     if not out.is_terminal:
         return False

@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 from rich.text import Text
 
-from disttrace_viewer.api.report import Report, report_of, stall_ns
 from disttrace_viewer.load import files
 from disttrace_viewer.merge.jobs import chooser, folders, newest, nothing
 from disttrace_viewer.merge.surveying import Survey, survey
@@ -110,13 +109,6 @@ def read(
     if not trace.processes:
         raise nothing(where, trace.problems)
     return align(trace)
-
-
-def report_on(trace: model.JobTrace, stall_s: float | None = None) -> Report:
-    """The report on a trace, with what its job announced itself."""
-    from disttrace_viewer.diagnosis.job import verdict_on
-
-    return report_of(verdict_on(trace, stall_ns=stall_ns(stall_s)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,21 +246,9 @@ class Stats:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def stats(
-    path: Paths = None,
-    job: str | None = None,
-    *,
-    from_: str | None = None,
-    to: str | None = None,
-    engine: str | None = None,
-) -> Stats:
-    """Where the time of a job goes (see ``load`` for ``path``, ``job`` and ``engine``), within a
-    window: ``+12.3s`` after the start, unix seconds or an ISO time.
-
-    Raises:
-        ViewerError: when there are no journals, no such job or engine, or for what is no time.
-    """
-    return Stats(read(path, job, engine=engine), from_=from_, to=to)
+def stats(path: Paths = None, job: str | None = None) -> Stats:
+    """Where the time of a job goes (see ``load`` for ``path``, ``job`` and errors)."""
+    return Stats(read(path, job))
 
 
 FORM = "rank=2, line=loader.py:34, host=node7, group=ID, or several with commas between"

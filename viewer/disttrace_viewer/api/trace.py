@@ -17,8 +17,9 @@ import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.wait_states import WaitStates
-from disttrace_viewer.api.reading import Paths, Progress, read, report_on
-from disttrace_viewer.api.report import Finding, Report
+from disttrace_viewer.api.reading import Paths, Progress, read
+from disttrace_viewer.api.report import Finding, Report, report_of, stall_ns
+from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.values import dataclass
@@ -103,9 +104,9 @@ class Trace:
         """The report on this trace. ``stall_s``: while processes live, waiting is a fault from so
         many seconds on.
         """
-        if stall_s is not None:
-            return report_on(self.model, stall_s)
-        return self._report
+        if stall_s is None:
+            return self._report
+        return report_of(verdict_on(self.model, self.exchanges, stall_ns=stall_ns(stall_s)))
 
     def stats(self, *, from_: str | None = None, to: str | None = None) -> Stats:
         """Where the time goes, within a window (``+12.3s`` after the start, unix seconds or ISO).
@@ -137,12 +138,12 @@ class Trace:
         """
         from disttrace_viewer.views.terminal.console import TextConsole
         from disttrace_viewer.views.terminal.plan import Filters, parse_ranks
-        from disttrace_viewer.views.terminal.report import paint, report_of
+        from disttrace_viewer.views.terminal.report import overview_of, paint
 
         chosen = None if ranks is None else parse_ranks(ranks)
         filters = Filters(ranks=chosen, ops=tuple(ops), last=last)
-        report = report_of(self.model, filters, self._report.verdict, self.exchanges)
-        paint(report, TextConsole(width=width, color=color), places=places)
+        found = overview_of(self.model, filters, self._report.verdict, self.exchanges)
+        paint(found, TextConsole(width=width, color=color), places=places)
 
     def timeline(self, height: int = 600) -> Timeline:
         """The page of ``export -o x.html``, which a notebook draws, ``height`` pixels high."""
@@ -200,7 +201,7 @@ class Trace:
 
     @cached_property
     def _report(self) -> Report:
-        return report_on(self.model)
+        return report_of(verdict_on(self.model, self.exchanges, stall_ns=stall_ns(None)))
 
     def __repr__(self) -> str:
         counts = f"{len(self.model.processes)} processes, {self.model.operations.height:,}"
@@ -240,10 +241,8 @@ DEFAULT = "jsonl"
 
 SUFFIXES = {
     ".jsonl": ("jsonl", "otlp"),
-    ".ndjson": ("jsonl", "otlp"),
     ".json": ("perfetto", "otlp"),
     ".html": ("html",),
-    ".htm": ("html",),
     ".parquet": ("parquet",),
     ".tar": ("perfetto",),  # with profiles of other tools
 }

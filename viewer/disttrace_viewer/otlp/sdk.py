@@ -92,18 +92,15 @@ class Tracers:
         key = (journal.base, known.role, known.rank, known.local_rank, known.world_size)
         found = self._tracers.get(key)
         if found is None:
-            provider = self._provider(journal)
+            provider = TracerProvider(
+                resource=Resource.create(resource(journal)),
+                shutdown_on_exit=False,
+                active_span_processor=self._processors,
+                id_generator=self._ids,
+            )
             self._sampler = self._sampler or provider.sampler
             found = self._tracers[key] = provider.get_tracer(SCOPE)
         return found
-
-    def _provider(self, journal: JournalReader) -> TracerProvider:
-        return TracerProvider(
-            resource=Resource.create(resource(journal)),
-            shutdown_on_exit=False,
-            active_span_processor=self._processors,
-            id_generator=self._ids,
-        )
 
 
 def resource(journal: JournalReader) -> attributes.Attributes:

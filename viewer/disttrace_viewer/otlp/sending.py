@@ -45,14 +45,15 @@ class Sender(SpanProcessor, SpanExporter):
         self, make: Callable[[], SpanExporter], name: str, say: Callable[[str], None]
     ) -> None:
         """``make`` gives the exporter. Raises ViewerError for settings that the SDK refuses."""
-        self.sent = self.dropped = 0
+        self.sent = 0
         self.name, self._say = name, say
         self._reason = "no answer in time"
         size = _setting("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE)
         self._patience = _setting("OTEL_BSP_EXPORT_TIMEOUT", GIVE_UP_MS) / 1000
         self._room = threading.Semaphore(size)
-        self._counts = threading.Lock()
-        self._waiting, self._last_success = 0, 0.0
+        # Each is counted by one thread.
+        self._queued = self._refused = self._failed = 0
+        self._last_success = 0.0
         self._failing = False
         self._said: set[str] = set()
         self._worker: int | None = None
@@ -66,26 +67,36 @@ class Sender(SpanProcessor, SpanExporter):
             raise ViewerError(f"OTEL_BSP_*: {error}") from None
         self._worker = 0
 
+    @property
+    def dropped(self) -> int:
+        """Spans that did not, or will not, reach the collector."""
+        return self._refused + self._failed
+
+    @property
+    def _waiting(self) -> int:
+        return self._queued - self.sent - self._failed
+
     def on_end(self, span: ReadableSpan) -> None:
         """Queue a span; waits while the queue is full and the collector takes spans."""
         if span.context is None or not span.context.trace_flags.sampled:
             return
         if not self._room.acquire(blocking=not self._failing):
-            self._count(dropped=1)
+            self._refused += 1
+            self._drops()
             return
-        self._count(waiting=1)
+        self._queued += 1
         self._batches.on_end(span)
 
     def finish(self) -> bool:
         """Deliver what is queued, within the bounds; True if nothing was lost since the start."""
         begin = self._last_success = time.monotonic()
         threading.Thread(target=self._end, daemon=True).start()
-        while self._waiting > 0:
+        while self._waiting:
             time.sleep(0.02)
             now = time.monotonic()
             if now - self._last_success > self._patience or now - begin > LONGEST_S:
-                with self._counts:
-                    self.dropped, self._waiting = self.dropped + self._waiting, 0
+                self._refused += self._waiting
+                break
         self._heard.close()
         if self.dropped:
             self._say(self.verdict())
@@ -118,10 +129,11 @@ class Sender(SpanProcessor, SpanExporter):
         self._failing = found is not SpanExportResult.SUCCESS
         if self._failing:
             self._fails(self._reason)
-            self._count(waiting=-len(batch), dropped=len(batch))
+            self._failed += len(batch)
+            self._drops()
         else:
             self._last_success = time.monotonic()
-            self._count(waiting=-len(batch), sent=len(batch))
+            self.sent += len(batch)
         self._room.release(len(batch))
         return found
 
@@ -137,13 +149,8 @@ class Sender(SpanProcessor, SpanExporter):
         self._reason = reason
         self._once("failing", f"{self.name} does not take spans ({reason}); trying on")
 
-    def _count(self, *, waiting: int = 0, sent: int = 0, dropped: int = 0) -> None:
-        with self._counts:
-            self._waiting += waiting
-            self.sent += sent
-            self.dropped += dropped
-        if dropped:
-            self._once("dropping", f"spans are dropped, {self.name} did not take them in time")
+    def _drops(self) -> None:
+        self._once("dropping", f"spans are dropped, {self.name} did not take them in time")
 
     def _once(self, kind: str, sentence: str) -> None:
         if kind not in self._said:

@@ -58,7 +58,7 @@ class Overview:
     """Where the ranks are, as ``diagnose`` shows it, if anything is in flight."""
 
 
-def report_of(
+def overview_of(
     trace: JobTrace,
     filters: Filters | None = None,
     verdict: Verdict | None = None,

@@ -237,8 +237,7 @@ def _pieces(trace: JobTrace, us: Clock) -> Iterator[bytes]:
     exchanges = Exchanges(trace)
     found = verdict_on(trace, exchanges)
     where = []
-    for first in range(0, trace.operations.height, CHUNK_ROWS):
-        chunk = trace.operations.slice(first, CHUNK_ROWS)
+    for chunk in trace.operations.iter_slices(CHUNK_ROWS):
         rows = placed(trace, tracks, chunk).with_columns(until_ns=until(trace))
         where.append(rows.select("process", "number", "track", "begin_ns", "until_ns"))
         yield b",\n".join(slices.of(rows))
