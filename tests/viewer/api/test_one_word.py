@@ -1,5 +1,5 @@
 """What a job said, every surface says: of one scene on the spot, from elsewhere and a week later,
-and of two more by every command (all of them with ``-m long``).
+and of one more by every command (all of them with ``-m long``).
 """
 
 from __future__ import annotations
@@ -62,23 +62,21 @@ class Scene:
         self.launcher.wait(30)
 
 
-OFTEN = ("ctrl-c", "desync")
+OFTEN = "ctrl-c"
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Path, Launchers]]]:
-    """By scene the folder and the launchers: they wait for their stall while others are read."""
-    made: dict[str, tuple[Path, Launchers]] = {}
-    for name in OFTEN:
-        folder = tmp_path_factory.mktemp(name)
-        made[name] = folder, started(SCENES[name], folder)
-    yield made
-    for launcher in (one for _, launchers in made.values() for one in launchers):
+def often(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Launchers]]:
+    """The folder and the launchers: they wait for their stall while another job is read."""
+    folder = tmp_path_factory.mktemp(OFTEN)
+    launchers = started(SCENES[OFTEN], folder)
+    yield folder, launchers
+    for launcher in launchers:
         kill_family(launcher)
 
 
 @pytest.fixture(scope="module")
-def scene(jobs: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(often: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Three ranks, of which the last one stays in its loader."""
     folder = tmp_path_factory.mktemp("scene")
     said = folder.with_name("said.txt")
@@ -161,7 +159,7 @@ def test_no_clock_runs_for_them(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in OFTEN else pytest.mark.long) for n in SCENES]
+    "name", [pytest.param(n, marks=[] if n == OFTEN else pytest.mark.long) for n in SCENES]
 )
 def test_every_surface_says_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, name: str,
@@ -169,8 +167,8 @@ def test_every_surface_says_the_same(
     """Rank, line, certainty, zero and exit code, from stderr to `serve` and an archive."""
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
-    if name in OFTEN:
-        folder, launchers = request.getfixturevalue("jobs")[name]
+    if name == OFTEN:
+        folder, launchers = request.getfixturevalue("often")
     else:
         folder, launchers = tmp_path, started(SCENES[name], tmp_path)
     assert faults(SCENES[name], folder, launchers) == []
