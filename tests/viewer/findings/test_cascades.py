@@ -315,7 +315,10 @@ def test_what_a_hook_calls_after_an_exception_belongs_to_it(tmp_path: Path) -> N
         journal.begin(journal.collective(group, "barrier", stack=there), 200 * MS, q=3)
     for look in (nobody_knows, all_gone):
         found = finds(tmp_path, "process_failed", [1], look=look)
-        assert found.summary == "Rank 1 failed first: ValueError: no (train.py:30)."
+        assert found.summary == (
+            "Rank 1 failed first: ValueError: no (train.py:30); at its end in barrier #3 of the"
+            " default group (train.py:70)."
+        )
 
 
 def test_failures_that_nothing_explains_are_told_without_a_culprit(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording.sentences import NATIVE
-from support.journals import MS, PEER_GONE, Frame, Journal, S
+from support.journals import MS, PEER_GONE, Frame, Journal, S, workers
 from support.scenes import (
     act,
     alive,
@@ -183,7 +183,7 @@ def test_one_against_one_names_nobody(tmp_path: Path) -> None:
 def test_callers_are_told_where_they_parted(
     tmp_path: Path, odd: list[Frame], usual: list[Frame], told: tuple[str, ...]
 ) -> None:
-    """The innermost that differ, in the sentence and as values."""
+    """The innermost that differ, in the sentence, in the hint and as values."""
     one_line = odd[0] == usual[0]
     for journal, group in alive(steps(tmp_path, 3), 30):
         stack = journal.stack(*(usual if journal.rank else odd))
@@ -194,6 +194,7 @@ def test_callers_are_told_where_they_parted(
     found = only(findings(tmp_path))
     assert all(words in found.summary for words in told)
     if one_line:
+        assert "The call at helper.py:34 <- roll.py:50 met another one" in (found.hint or "")
         callers = sorted(line for _, line in found.callers)
         assert callers == ["roll.py:50", *2 * ["train.py:57"]]
 
@@ -503,3 +504,31 @@ def test_what_cxx_issued_is_not_over_when_another_of_its_number_is(tmp_path: Pat
     assert "  in all_reduce #3 of the default group  train.py:10" in places(case, found)[0].line(
         case
     )
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["swapped", "a name of its own on each"])
+def test_names_of_dimensions_tell_who_has_swapped_them(tmp_path: Path, *, own: bool) -> None:
+    """One against one in a group, and the same one in each group whose names differ."""
+    for journal in alive(workers(tmp_path, 4)):
+        journal.world()
+        rank = journal.rank or 0
+        names = ("dp", "tp") if rank < 3 else ("tp", "dp")
+        groups = {}
+        for n, (name, ranks_of) in enumerate(
+            zip(names, ([rank % 2, rank % 2 + 2], [rank // 2 * 2, rank // 2 * 2 + 1]), strict=True)
+        ):
+            groups[name] = journal.group(
+                name=f"{n}{ranks_of}", desc=f"mesh_{rank}" if own else f"mesh_{name}",
+                ranks=ranks_of, rank=ranks_of.index(rank), size=2, default=False,
+            )  # fmt: skip
+        for name, op in (("dp", "all_reduce"), ("tp", "all_gather")):
+            call = journal.collective(groups[name], op)
+            if (rank, name) in ((0, "dp"), (2, "dp")):
+                journal.run(call, 200 * MS, 5 * MS, q=1)
+                continue
+            journal.begin(call, 300 * MS, q=1)
+            break
+    found = findings(tmp_path)[0]
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", [] if own else [3])
+    told = "[1, 3] is 'mesh_tp' there and 'mesh_dp' elsewhere and [2, 3] is 'mesh_dp' there and"
+    assert (told in found.summary) is not own

@@ -506,7 +506,10 @@ def test_who_joins_under_a_rank_that_is_taken_meets_nobody(
         assert found.summary.endswith("became another program (exec)."), "no word on what came"
     else:
         assert (found.kind, ranks(tmp_path, found.culprits)) == ("duplicate_rank", [1, 1])
-        assert found.summary.endswith("pid 4001 on host and pid 4100 on host.")
+        assert found.summary.endswith(
+            "pid 4001 on host and pid 4100 on host; pid 4100 was started by pid 4001, which stands"
+            " at train.py:60 in evaluate."
+        )
 
 
 def make(journal: Journal, *, prefix: str, rank: int, size: int, over: bool = False) -> None:

@@ -188,6 +188,24 @@ def test_on_nccl_a_ring_that_receives_first(tmp_path: Path) -> None:
     assert len(found.cycle) == 3
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_receive_only_asked_about_never_ends_on_gloo(tmp_path: Path, *, waits: bool) -> None:
+    """Its message was sent; nothing is wrong with the network as long as nobody waits for it."""
+    for journal, group in alive(steps(tmp_path, 2)):
+        if journal.rank == 0:
+            call = journal.message(group, "recv", 1, **{"async": True})
+            number = journal.begin(call, 200 * MS, q=1)
+            journal.record(i=number, d=MS)
+            journal.record(o=number, d=2 * MS, k="is_completed")
+            if waits:
+                journal.record(w=number, d=2 * MS)
+            journal.stand(3 * S, "/src/train.py", 99, "poll")
+        else:
+            journal.run(journal.message(group, "send", 0), t=210 * MS, d=MS, q=1)
+    found = finds(tmp_path, "no_progress")
+    assert ("is_completed()" in (found.hint or "")) is not waits
+
+
 ON_DEVICE: dict[str, Any] = {"backend": "nccl", "device": "cuda"}
 
 

@@ -24,6 +24,22 @@ def test_a_skipped_call_is_told_and_not_uneven_batches(tmp_path: Path) -> None:
     assert (found.hint or "").startswith("Rank 1 skipped the call at hang.py:6")
 
 
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("line", [10, 77])
+def test_sizes_of_two_lines_are_no_batches(tmp_path: Path, line: int, world_size: int) -> None:
+    """In its first step one rank recomputes, and so reduces a norm once more."""
+    for journal, group in alive(steps(tmp_path, world_size, count=0)):
+        size, at = (1, line) if journal.rank == world_size - 1 else (64, 10)
+        where = journal.stack(("train.py", at, "step"))
+        journal.begin(journal.collective(group, shapes=[[size]], stack=where), 200 * MS, q=1)
+    found = only(findings(tmp_path))
+    odd = [2] if world_size == 3 else []
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("shape_mismatch", odd)
+    one, two = (77, 10) if odd else (10, 77)
+    told = f"The call at train.py:{one} met another one, at train.py:{two}: look for a call that"
+    assert (found.hint or "").startswith(told if line == 77 else "Compare what the ranks pass")
+
+
 MORE = "Rank 0 made one more call, at train.py:77"
 LESS = "Rank 0 skipped the call at train.py:77, which ranks 1, 2 make, or made one more at"
 
@@ -266,9 +282,16 @@ def test_who_left_a_collective_out_is_a_round_ahead(tmp_path: Path, short: int) 
         call, q = (recv, 5) if rank == short else (gather, 4)
         journal.begin(call, t, q=q)
     found = only(findings(tmp_path))
-    assert (found.kind, found.culprits) == ("deadlock", ())
-    assert (found.hint or "").startswith(f"Rank {short} is one call short in the default group")
-    assert f", or rank {short - 1} is one send short to rank {short}" in (found.hint or "")
+    others = ", ".join(str(rank) for rank in range(4) if rank != short)
+    assert found.kind == "deadlock"
+    assert ranks(tmp_path, found.culprits) == ([1] if short == 1 else [])
+    if short == 1:
+        assert (found.hint or "").startswith("Rank 1 went on to recv from rank 0 (train.py:20)")
+        told = f"in which ranks {others} are: look for a call that it left out"
+        assert told in (found.hint or "")
+    else:
+        assert (found.hint or "").startswith("Rank 3 is one call short in the default group")
+        assert ", or rank 2 is one send short to rank 3" in (found.hint or "")
 
 
 ERROR = "TypeError: cannot pickle '_thread.lock' object"

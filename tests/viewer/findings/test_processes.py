@@ -224,7 +224,7 @@ def test_a_connection_to_a_worker_of_the_loader_is_none_to_a_rank(tmp_path: Path
             text="[Errno 104] Connection reset by peer",
         )  # fmt: skip
         journal.define("exit", t=S + MS, how="exception", code=1)
-    finds(tmp_path, "process_failed", [1], hints="Read this exception first")
+    finds(tmp_path, "process_failed", [1], hints="a worker of the rank's DataLoader")
 
 
 @pytest.mark.parametrize(

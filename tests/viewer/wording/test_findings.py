@@ -96,7 +96,7 @@ def test_a_failure_says_what_the_process_did_last_only_where_nothing_tells_more(
     idle = lambda *_: None  # noqa: E731
     evidence = SimpleNamespace(trace=trace(), ends=[end, end], whereabouts=idle)
     case: Any = SimpleNamespace(evidence=evidence, trace=evidence.trace, last=idle)
-    said = process_failed.summary(case, [1], surely=True, first=False)
+    said = process_failed.summary(case, [1], None, surely=True, first=False)
     assert said.startswith("Rank 1 ended without an exit record")
     assert said.endswith("; it lives on, for another thread still runs.")
 

@@ -20,6 +20,7 @@ from disttrace_viewer.findings.finding import ERROR, NOTE, SEVERITIES, RuleFindi
 from disttrace_viewer.findings.rules import downgraded, outside, straggler, unmatched
 from disttrace_viewer.findings.rules.divergence import traced_back
 from disttrace_viewer.findings.rules.downgraded import attempts, eased, overcome
+from disttrace_viewer.findings.rules.groups import by_names
 from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.state import Merged
@@ -165,7 +166,7 @@ def _take(case: Case, finding: RuleFinding) -> None:
     finding = straggler.eased(case, eased(case, finding))
     found = outside.tempered(case, finding)
     if found is not None:
-        case.add(downgraded.with_handled(case, found))
+        case.add(downgraded.with_handled(case, by_names(case, found)))
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,6 @@ class RendezvousIndex:
     """All constructors of a trace, sorted into rendezvous."""
 
     evidence: Evidence
-    _known: dict[Hashable, Rendezvous] = field(default_factory=dict)
-    _gone: dict[Hashable, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
 
     @cached_property
     def constructors(self) -> tuple[tuple[Op, Store], ...]:
@@ -199,6 +197,14 @@ class RendezvousIndex:
             for op, store in self.constructors
             if op.call.op not in STORES and self.evidence.sample.around(op) is None
         )
+
+    @cached_property
+    def _known(self) -> dict[Hashable, Rendezvous]:
+        return {}
+
+    @cached_property
+    def _gone(self) -> dict[Hashable, tuple[tuple[int, ...], tuple[int, ...]]]:
+        return {}
 
     @cached_property
     def _bearers(self) -> Mapping[tuple[int | None, str, int | None], list[int]]:

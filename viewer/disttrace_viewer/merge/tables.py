@@ -288,7 +288,10 @@ def _by_members(bucket: Sequence[Seen]) -> list[list[Seen]]:
 def _group(index: int, seen: Sequence[Seen], places: Mapping[int, str]) -> tuple[Group, Seen]:
     first = next((s for s in seen if s.ranks is not None), seen[0])
     record, records = first.record, [s.record for s in seen]
-    members = [Member(s.process, s.number, s.record.get("rank"), s.t_ns) for s in seen]
+    members = [
+        Member(s.process, s.number, s.record.get("rank"), s.t_ns, s.record.get("desc") or None)
+        for s in seen
+    ]
     members.sort(key=lambda one: (one.rank is None, one.rank or 0, one.process))
     group = Group(
         id="", index=index, name=record.get("name") or "", desc=record.get("desc") or None,

@@ -99,6 +99,7 @@ class Member:
     rank: int | None
     """Group rank."""
     t_ns: int | None
+    desc: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

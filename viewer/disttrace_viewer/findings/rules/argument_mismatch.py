@@ -68,7 +68,7 @@ def _finding(case: Case, found: Disagreement) -> RuleFinding:
             (not case.certain_journals(members), sentences.NOT_WHOLE),
             (len(found.odd) > 1, sentences.MAJORITY),
         ),
-        hint=hint(case, found),
+        hint=hint(case, found, lines),
         culprits=tuple(found.members[r].process for r in odd if r in found.members),
         waiting=tuple(
             op.process
@@ -287,7 +287,7 @@ def _by_pairs(case: Case, found: Disagreement) -> str:
     return f"{call}, in which {few(text_of)}"
 
 
-def hint(case: Case, found: Disagreement) -> str:
+def hint(case: Case, found: Disagreement, lines: Mapping[int, str]) -> str:
     """What to look for."""
     if found.raced:
         return (
@@ -296,6 +296,13 @@ def hint(case: Case, found: Disagreement) -> str:
         )
     if (one := _one_call(case, found)) is not None:
         return one
+    apart = _two_lines(found, lines)
+    if found.kind in ("shape_mismatch", "dtype_mismatch") and apart is not None:
+        return (
+            f"The call at {apart[0]} met another one, at {apart[1]}: look for a call that one"
+            " side makes beyond the others', or leaves out, there or before (`if rank ...`, a"
+            " `continue`, a recomputation); else compare what the ranks pass."
+        )
     if found.kind == "shape_mismatch" and unfitting(found.members):
         return (
             "What one sends, the other must expect: let the ranks exchange their counts after the"
@@ -303,6 +310,16 @@ def hint(case: Case, found: Disagreement) -> str:
             " another rank."
         )
     return _WHAT[found.kind][1]
+
+
+def _two_lines(found: Disagreement, lines: Mapping[int, str]) -> tuple[str, str] | None:
+    """The line of those who differ and that of the others, where each side has one of its own."""
+    order = sorted(lines, key=lambda r: (r not in found.odd, r))
+    sides = together((lines[rank], rank in found.odd) for rank in order)
+    if len(sides) != 2 or any(len({*side}) > 1 for side in sides.values()):
+        return None
+    first, second = sides
+    return first, second
 
 
 def _callers(found: Disagreement) -> dict[int, Frame]:

@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace_viewer.analysis.past import place_of
-from disttrace_viewer.analysis.sample import message_stream, together
+from disttrace_viewer.analysis.sample import message_stream, site, together
 from disttrace_viewer.evidence.mismatches import called_from
 from disttrace_viewer.evidence.wait import COLLECTIVE, KEY, MESSAGE, Wait, cycles, ring
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside, swallowed, unmatched
 from disttrace_viewer.findings.rules.unmatched import question
+from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
@@ -59,10 +60,16 @@ def _graph(waits: Iterable[Wait]) -> dict[int, Sequence[int]]:
     return edges | inside
 
 
+def _ring(waits: Iterable[Wait]) -> list[int]:
+    """The processes of a shortest cycle, from the one whose wait comes first on."""
+    graph = _graph(waits)
+    order = sorted(graph, key=lambda node: node < 0)  # processes in the order of their waits
+    return [node for node in ring(graph, order) if node >= 0]
+
+
 def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleFinding:
     mine = together((wait.process, wait) for wait in waits)
-    graph = _graph(waits)
-    path = [p for p in ring(graph, sorted(graph, key=lambda node: node < 0)) if p >= 0]
+    path = _ring(waits)
     following = dict(zip(path, [*path[1:], path[0]], strict=True))
     edges = [
         (next(w for w in mine[node] if target in w.targets), target)
@@ -72,6 +79,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
     keys = [w for w in waits if w.kind == KEY]
     first = min(waits, key=lambda w: w.op.begin_ns)
     apart = _beside(case, waits)
+    skipped = None if apart else _skipped(case, waits)
     finding = RuleFinding(
         kind="deadlock",
         summary=summary(case, edges),
@@ -80,9 +88,15 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
             (any(w.op.call.origin == "c++" for w in waits), sentences.NATIVE),
             (any(w.op.is_polled for w in waits), sentences.POLLED),
             (apart, sentences.ON_THE_WAY),
+            (skipped, sentences.EITHER_SIDE),
             (not case.certain_journals(members), sentences.NOT_WHOLE),
         ),
-        hint=_other_threads(case, apart) if apart else _hint(case, waits, edges),
+        hint=left_out(case.trace, *skipped)
+        if skipped
+        else _other_threads(case, apart)
+        if apart
+        else _hint(case, waits, edges),
+        culprits=(skipped[1].process,) if skipped else (),
         waiting=tuple(members),
         op=first.op.call.op if len({w.op.call.op for w in waits}) == 1 else None,
         group=case.trace.groups[groups.pop()].id  # type: ignore[index]
@@ -95,6 +109,35 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
         scope=Scope.of(waits, roots=members),
     )
     return swallowed.with_raised(case, finding, _swallowed(case, waits))
+
+
+def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
+    """A collective in which most members wait for the only one that is not in it, and the message
+    that this one is in, if it has left the collective out: since its last one there it came through
+    that line already, and sent to one of those who wait. Had it got a message too few, so would
+    that one.
+    """
+    for wait in (w for w in waits if w.stream is not None and not w.absent):
+        size = case.trace.groups[wait.op.call.group or 0].size or 0
+        for other in (w for w in waits if w.kind == MESSAGE and (w.process,) == wait.targets):
+            if other.any_of or 2 * len(wait.arrived) <= size:
+                continue
+            mine = case.sample.of_process[other.process]
+            here = case.sample.in_stream(other.process, wait.op.call.stream)
+            last = max((op.number for op in here), default=0)
+            since = [op for op in mine if op.call.kind == MESSAGE and op.number > last > 0]
+            through = any(
+                op.status == "ok" and site(op.call) == site(other.op.call) for op in since
+            )
+            sent = any(
+                op.call.op == "send"
+                and (to := case.evidence.process_of(op.call.group or 0, op.peer or 0)) is not None
+                and to in wait.arrived
+                and to not in other.targets
+                for op in since
+            )
+            return (wait, other) if through and sent else None
+    return None
 
 
 def _swallowed(case: Case, waits: Sequence[Wait]) -> list[Op]:
@@ -243,3 +286,14 @@ def _caller(case: Case, op: Op) -> Frame | None:
     places = {index: place_of(call) for index, call in calls.items()}
     found = called_from(calls, places)[op.call.index]
     return None if found == places[op.call.index] else found[1]
+
+
+def left_out(trace: JobTrace, wait: Wait, instead: Wait) -> str:
+    """One made the call ``instead`` of that in which the others wait."""
+    one = trace.processes[instead.process].label
+    return (
+        f"{sentences.capital(one)} went on to {sentences.call(trace, instead.op)}"
+        f" without {sentences.operation(trace, wait.op)}, in"
+        f" which {sentences.processes(trace, wait.arrived)} are: look for a call that it left out"
+        " (a condition on the rank or on the data)."
+    )

@@ -24,6 +24,7 @@ Ranks = tuple[int, ...]
 Creation = tuple[Op, Ranks]
 """One call of ``new_group`` with the global ranks that it names."""
 Calls = Mapping[int, list[Creation]]
+_BY_NAMES = mismatches.KINDS | {"deadlock", "missing_participant"}
 
 
 def find_mismatch(case: Case) -> Iterator[RuleFinding]:
@@ -75,6 +76,37 @@ def _two_names(case: Case) -> Iterator[RuleFinding]:
             at_ns=min(wait.op.begin_ns for wait in waits),
             scope=Scope.of(waits, roots=who),
         )
+
+
+def by_names(case: Case, finding: RuleFinding) -> RuleFinding:
+    """A finding without culprit, with the member that gives the names of groups crosswise."""
+    if finding.severity != ERROR or finding.culprits or finding.kind not in _BY_NAMES:
+        return finding
+    trace = case.trace
+    names = [({m.process: m.desc for m in g.members if m.desc}, g) for g in trace.groups]
+    apart = [(of, g) for of, g in names if len({*of.values()}) > 1]
+    sides = [{*(mismatches.minority(of, len(of)) or of)} for of, _ in apart]
+    odd = set.intersection(*sides) if sides else set()
+    if len(odd) != 1 or not odd <= {*finding.waiting, *finding.scope.roots}:
+        return finding
+    (one,) = odd
+    usual = {name for of, _ in names for process, name in of.items() if process != one}
+    if any(of[one] not in usual for of, _ in apart):
+        return finding  # a name of its own
+    texts = [
+        f"{[*(g.ranks or ())]} is {of[one]!r} there and"
+        f" {sentences.listed(sorted({repr(name) for p, name in of.items() if p != one}))} elsewhere"
+        for of, g in apart
+    ]
+    return replace(
+        finding,
+        culprits=(one,),
+        because=(sentences.EITHER_SIDE,),
+        summary=f"{finding.summary} {sentences.subject(trace, [one])} gives groups other names than"
+        f" their other members: {sentences.listed(texts)}.",
+        hint="Compare how this rank makes its mesh, or its groups: names, shape and order of"
+        " dimensions.",
+    )
 
 
 def _calls(case: Case, group: Group) -> Calls:

@@ -126,7 +126,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
         summary=summary(case, wait, inside, still, open_) + troubles(case.trace, reported),
         because=(sentences.MUTE if served else sentences.ALL_CAME,),
         culprits=still,
-        hint=_OPEN.get(open_ or "") or _hint(case, wait, still, reported),
+        hint=_OPEN.get(open_ or "") or _hint(case, wait, inside, still, reported),
         waiting=tuple(who),
         **case.about(wait.op),
         locations=case.evidence.locations(w.op for w in inside)
@@ -143,7 +143,7 @@ _OPEN = {
 }
 
 
-def _hint(case: Case, wait: Wait, still: Sequence[int], reported: Reported) -> str:
+def _hint(case: Case, wait: Wait, inside: Waits, still: Sequence[int], reported: Reported) -> str:
     if still:
         return outside.stopped_hint(case, still) or FROZEN
     if reported:
@@ -152,6 +152,19 @@ def _hint(case: Case, wait: Wait, still: Sequence[int], reported: Reported) -> s
         return (
             "Suspect the network between these hosts: an address or interface that others cannot"
             " reach (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), or a firewall."
+        )
+    # Of some messages a backend hears only when their end is waited for.
+    if all(
+        one.kind == MESSAGE
+        and one.op.call.backend == "gloo"
+        and one.op.call.asynchronous is True
+        and one.op.wait_begin_ns is None
+        for one in inside
+    ):
+        return (
+            "On gloo a message ends only in wait(): is_completed() stays false until that is"
+            " called. Wait for it, in a thread of its own if something else is to be done"
+            " meanwhile."
         )
     if _held_by_graphs(case, wait):
         return (

@@ -27,6 +27,7 @@ from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import parameters, unusual
 from disttrace_viewer.wording.sentences import ENDED_SILENTLY, came_about, ended, raised
@@ -186,12 +187,16 @@ def _finding(case: Case, alike: list[int]) -> RuleFinding:
     end, last = case.evidence.ends[alike[0]], case.last(alike[0])
     sure = all(_surely_over(case, process, {*alike}) for process in alike)
     odd = _odd_models(case, alike)
+    ops = case.evidence.given.of_process.get(alike[0], ()) if end.failure is not None else ()
+    late = (op for op in reversed(ops) if op.thread == 0 and op.pending)
+    # What its main thread is in since its exception, which it calls at its end.
+    ending = next((o for o in late if end.failure and o.begin_ns >= end.failure.t_ns), None)
     named, of_them = _parameters(case, alike, models=odd is not None)
     others = any(not p.is_agent and p.index not in {*alike} for p in case.trace.processes)
     # Whether none of the others is known to have failed before.
     is_first = others and case.knows("moments", range(len(case.evidence.ends)))
     is_first &= not any(f.kind == "process_failed" and f.severity == ERROR for f in case.findings)
-    how = summary(case, alike, surely=sure, first=is_first)
+    how = summary(case, alike, ending, surely=sure, first=is_first)
     # Theirs is what follows: agents and parents.
     parents = (case.trace.parent_of(case.trace.processes[p]) for p in alike)
     failed = frozenset(p.index for p in parents if p and case.evidence.ends[p.index].how == OWN)
@@ -199,7 +204,7 @@ def _finding(case: Case, alike: list[int]) -> RuleFinding:
         kind="process_failed",
         summary=" ".join([how, *of_them]),
         because=why((not sure, ENDED_SILENTLY)),
-        hint=hint(end, others=others),
+        hint=hint(end, others=others, ending=ending),
         culprits=tuple(alike) if odd is None else odd,
         op=None if last is None else last.call.op,
         parameters=named,
@@ -280,13 +285,19 @@ _OF_SIGNAL = {
     **dict.fromkeys(("SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP"), _CRASH),
     "SIGBUS": f"{_CRASH}, or a full /dev/shm (of a data loader's workers)",
 }
+_HELPERS = re.compile(
+    r"[/\\]torch[/\\](multiprocessing[/\\]reductions|utils[/\\]data[/\\]dataloader)\.py$"
+)
+_GONE = ("BrokenPipeError", "ConnectionRefusedError", "ConnectionResetError", "EOFError")
 
 
-def summary(case: Case, who: Sequence[int], *, surely: bool, first: bool) -> str:
-    """``Rank 1 failed first: ValueError: no data (fail.py:5)``."""
+def summary(case: Case, who: Sequence[int], ending: Op | None, *, surely: bool, first: bool) -> str:
+    """``Rank 1 failed first: ValueError: no data (fail.py:5)``; ``ending``: what it is in since."""
     trace, end, many = case.trace, end_of(case.evidence, who[0]), len(who) > 1
     where, last = case.evidence.whereabouts(who[0]), case.last(who[0])
     on = f"; {'they live' if many else 'it lives'} on, for another thread still runs" * end.lingers
+    if ending is not None:
+        on = f"; at {'their' if many else 'its'} end in {sentences.call(trace, ending)}"
     if end.failure is not None and not end.interrupted and end.exit_word != ABORTED:
         at = "" if where is None else sentences.place(where)
         at += came_about(end.failure, ", " * bool(at))
@@ -308,12 +319,24 @@ def look_for(code: int | None) -> str:
     return _OF_SIGNAL.get(signal_name(code), NATIVE) if code else NATIVE
 
 
-def hint(end: End, *, others: bool) -> str:
+def hint(end: End, *, others: bool, ending: Op | None = None) -> str:
     """What to read first; ``others``: there are ranks that did not fail so."""
+    if ending is not None:
+        return (
+            "Read this exception first. What runs after it (sys.excepthook, atexit) runs on the"
+            " ranks that raised alone: do not communicate or wait there."
+        )
     if end.lingers:
         return (
             "Read this exception first. The process does not end, because a thread that is no"
             " daemon still runs: end it, or make it a daemon."
+        )
+    failure = end.failure
+    if failure and failure.type in _GONE and any(_HELPERS.search(f.file) for f in failure.stack):
+        return (
+            "The other end of this connection is a process of this host that passes tensors, mostly"
+            " a worker of the rank's DataLoader, and it has ended: look at its output, for the"
+            " out-of-memory killer (dmesg), and whether /dev/shm is full."
         )
     if end.failure is not None:
         rest = "; what the other ranks report follows from it" * others

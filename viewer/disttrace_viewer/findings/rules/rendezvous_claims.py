@@ -111,10 +111,17 @@ def _duplicate(
     processes = [case.trace.processes[p] for p in who]
     pids = [f"pid {one.pid} on {one.host}" for one in processes]
     no_culprit = f"; nobody claims {sentences.ranks(left)}" if left else ""
+    started = ""
+    for one in processes:
+        parent = case.trace.parent_of(one)
+        if parent is not None and parent.index in who:
+            where = case.evidence.stands(parent.index)
+            at = "" if where is None else f", which stands at {sentences.is_at(where)}"
+            started += f"; pid {one.pid} was started by pid {parent.pid}{at}"
     return RuleFinding(
         kind="duplicate_rank",
         summary=f"{len(who)} processes claim rank {rank} at {rivals[0].store.name}:"
-        f" {sentences.listed(pids)}{no_culprit}.",
+        f" {sentences.listed(pids)}{started}{no_culprit}.",
         hint="Give each process a RANK of its own; look for a launcher that was started twice, or"
         " for a rank left over from an earlier run.",
         culprits=tuple(who),
@@ -253,7 +260,7 @@ def _blame(
     if all(case.trace.processes[op.process].is_agent for op, _ in clients):
         return [], [], NO_AGENT, False
     zero = [p for p in case.trace.processes if p.rank == 0 and p.job == job]
-    made = {o.process: (o, s) for o, s in _of_tcp(case)}.get(zero[0].index) if zero else None
+    made = _newest(case).get(zero[0].index) if zero else None
     if made is not None and made[0].status != "ok" and not made[1].server:
         own = made[1]
         here = address(case, own) == address(case, clients[0][1])
@@ -282,6 +289,11 @@ def _where_others_are(
         if len(there) > 1 or not here <= met:
             found.append((op, store, there))
     return max(found, key=lambda one: len(one[2]), default=None)
+
+
+def _newest(case: Case) -> dict[int, tuple[Op, Store]]:
+    """The store that each process made last, and its constructor."""
+    return {op.process: (op, store) for op, store in _of_tcp(case)}
 
 
 def _of_tcp(case: Case) -> list[tuple[Op, Store]]:
