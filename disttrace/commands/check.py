@@ -106,7 +106,6 @@ class Rehearsal:
     program: Program
     folder: Path
     notes: Notes
-    deadline: float = 0.0
     hangs: bytes | None = None
     """The report on a hang."""
 
@@ -119,15 +118,14 @@ class Rehearsal:
         ranks.import_once()
         running = self._start()
         started = time.monotonic()
-        self.deadline = started + self.arguments.timeout
+        given = self.arguments
         try:
-            running.wait(self._over)
-            timed_out = self.hangs is None and bool(running.running)
-            if timed_out:
+            how = running.wait(self.folder / "journals", given.stall, started + given.timeout)
+            if how != ranks.ENDED:
                 self.hangs = self._diagnosis()
         finally:
             running.end()
-        return self._judge(running, timed_out, time.monotonic() - started)
+        return self._judge(running, how != ranks.ENDED, time.monotonic() - started)
 
     def _start(self) -> ranks.RunningRanks:
         reason = ranks.why_not_fork()
@@ -157,19 +155,6 @@ class Rehearsal:
 
             pids[ranks.fork(rank, body, env, self.folder / f"rank{rank}.out")] = rank
         return ranks.RunningRanks(pids)
-
-    def _over(self, running: ranks.RunningRanks) -> bool:
-        """Whether it is no use to wait any longer."""
-        now = time.monotonic()
-        if now > self.deadline:
-            return True
-        bad = [rank for rank, code in running.codes.items() if code]
-        if bad and now - min(running.ended_s[rank] for rank in bad) > self.arguments.stall:
-            return True  # the others have had their time to notice
-        if not running.stand_still(self.arguments.stall):
-            return False
-        self.hangs = self._diagnosis()
-        return self.hangs is not None
 
     def _diagnosis(self, *options: str) -> bytes | None:
         """The report of `disttrace diagnose`; None where it finds no fault."""

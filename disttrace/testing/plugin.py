@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from disttrace.testing import ranks
-from disttrace.testing.ranks import diagnosed, has_fault
+from disttrace.testing.ranks import ENDED, STALLED, diagnosed
 
 PASSED, FAILED, SKIPPED, XFAILED = "passed", "failed", "skipped", "xfailed"
 LOST = "lost"
@@ -170,8 +170,7 @@ class _Run:
         self.fork = options.dist_start == "fork"
         self.folder = Path(tempfile.mkdtemp(prefix="disttrace-test-"))
         self.journals = self.folder / "journals"
-        self.verdict: str | None = None
-        self.deadline = 0.0
+        self.verdict = ""
         self.given_up: str | None = None
 
     def run(self) -> None:
@@ -181,7 +180,7 @@ class _Run:
         try:
             running = self._start()
             try:
-                running.wait(self._over)
+                self._wait(running)
             finally:
                 running.end()
             self._judge(running)
@@ -213,7 +212,6 @@ class _Run:
                 pids[ranks.fork(rank, self._body, env, out)] = rank
             else:
                 pids[self._spawn(env, out)] = rank
-        self.deadline = time.monotonic() + self.timeout
         return ranks.RunningRanks(pids)
 
     def _body(self) -> int:
@@ -242,31 +240,16 @@ class _Run:
         process.returncode = 0  # it is reaped with all of them
         return process.pid
 
-    def _over(self, running: ranks.RunningRanks) -> bool:
-        """Whether it is no use to wait any longer."""
-        now = time.monotonic()
-        if now > self.deadline:
-            self.given_up = f"took longer than {self.timeout:g} s"
-            self.verdict = self._diagnosed("text").decode("utf-8", "replace") or None
-            return True
-        bad = [one for one in self._outcomes(running) if one.how in (FAILED, LOST)]
-        if bad and now - min(one.at_s for one in bad) > self.stall:
-            return True  # the others have had their time to notice
-        if not running.stand_still(self.stall):
-            return False
-        try:  # that some are slow, or do something else than to communicate, is no fault
-            if not has_fault(self._diagnosed("json")):
-                return False
-        except ValueError:
-            return False
-        self.given_up = "hangs"
-        self.verdict = self._diagnosed("text").decode("utf-8", "replace")
-        return True
+    def _wait(self, running: ranks.RunningRanks) -> None:
+        how = running.wait(self.journals, self.stall, time.monotonic() + self.timeout)
+        if how != ENDED and culprit(self._outcomes(running)) is None:
+            late = f"took longer than {self.timeout:g} s"
+            self.given_up = "hangs" if how == STALLED else late
+            self.verdict = self._diagnosed()
 
-    def _diagnosed(self, form: str) -> bytes:
-        stall = ("--stall", str(min(self.stall, 1.5)))
-        width = ("--width", "100") if form == "text" else ()
-        return diagnosed(self.journals, form, *stall, *width)
+    def _diagnosed(self) -> str:
+        options = ("--stall", str(min(self.stall, 1.5)), "--width", "100")
+        return diagnosed(self.journals, "text", *options).decode("utf-8", "replace")
 
     def _outcomes(self, running: ranks.RunningRanks) -> list[RankOutcome]:
         found = []
@@ -285,9 +268,9 @@ class _Run:
         outcomes = self._outcomes(running)
         for one in outcomes:
             self._show(one.rank)
-        if self.given_up is not None and not any(o.how == FAILED for o in outcomes):
+        if self.given_up is not None:
             text = f"the test {self.given_up}"
-            if self.verdict is not None:
+            if self.verdict:
                 self._property(self.verdict)
                 text += f":\n{self.verdict}"
             pytest.fail(text, pytrace=False)
@@ -310,7 +293,7 @@ class _Run:
 
     def _found_first(self, text: str) -> str:
         """The text below the finding, where the journals tell more than that a rank ended."""
-        verdict = self._diagnosed("text").decode("utf-8", "replace")
+        verdict = self._diagnosed()
         kind = _KIND.search(verdict)
         if kind is None or kind[1] == "process_failed":
             return text

@@ -23,12 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from disttrace.journal import proc
+from disttrace.journal.format import VERDICTS_SUFFIX
 
-_TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _PAUSE_S = 0.005
-_ASLEEP = 0.1
-"""A job that uses less than this share of one CPU does nothing but wait."""
 _END_S = 2.0
+ENDED, STALLED, LATE = "ended", "stalled", "late"
+"""All have ended, or one badly and the others had their time to notice; they have announced a
+stall; the time is over."""
 
 
 def free_port() -> int:
@@ -107,51 +108,33 @@ class RunningRanks:
     codes: dict[int, int] = field(default_factory=dict)
     """Exit code, -N for signal N, by rank."""
     ended_s: dict[int, float] = field(default_factory=dict)
-    idle_s: float = 0.0
-    """For how long none of them has had the CPU: on a loaded machine none stalls."""
-    _cpu: float = 0.0
-    _looked_s: float = field(default_factory=time.monotonic)
-    _told_s: float = 0.0
 
     @property
     def running(self) -> list[int]:
         return [pid for pid, rank in self.pids.items() if rank not in self.codes]
 
     def poll(self) -> None:
-        """Note who has ended, and how long nothing has happened."""
+        """Note who has ended."""
         for pid in self.running:
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
                 rank = self.pids[pid]
                 code = os.waitstatus_to_exitcode(status)
                 self.codes[rank], self.ended_s[rank] = code, time.monotonic()
-                self.idle_s = 0.0
-        now = time.monotonic()
-        passed = now - self._looked_s
-        if passed < 0.2:
-            return
-        seen = [one for one in map(proc.known, self.running) if one is not None]
-        cpu = sum(one.cpu_ticks for one in seen) / _TICK
-        # Those whose main thread would run, if the machine had a CPU for it, or waits for a disk.
-        wanting = [one for one in seen if one.state in ("R", "D")]
-        busy = cpu - self._cpu > _ASLEEP * passed or bool(wanting)
-        self.idle_s = 0.0 if busy else self.idle_s + passed
-        self._cpu, self._looked_s = cpu, now
 
-    def stand_still(self, limit_s: float) -> bool:
-        """Whether none of them has had the CPU for so long; again after as long."""
-        now = time.monotonic()
-        if self.idle_s < limit_s or now - self._told_s < limit_s:
-            return False
-        self._told_s = now
-        return True
-
-    def wait(self, until: Callable[[RunningRanks], bool]) -> None:
+    def wait(self, journals: Path, stall_s: float, deadline: float) -> str:
+        """Until then (``time.monotonic``) at most; how it came out: ``ENDED``, ``STALLED``, ..."""
         pause = _PAUSE_S
         while True:
             self.poll()
-            if not self.running or until(self):
-                return
+            now = time.monotonic()
+            bad = [self.ended_s[rank] for rank, code in self.codes.items() if code]
+            if not self.running or (bad and now - min(bad) > stall_s):
+                return ENDED
+            if now > deadline:
+                return LATE
+            if not bad and _announced(journals):
+                return STALLED
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)
 
@@ -167,6 +150,12 @@ class RunningRanks:
         for pid in self.pids:  # what a rank left running
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
+
+
+def _announced(journals: Path) -> bool:
+    """Whether the ranks report a stall: they know who is at work, and who only wants the CPU."""
+    kept = journals.rglob(f"*{VERDICTS_SUFFIX}")
+    return any(b'"kind":"stalled"' in path.read_bytes() for path in kept)
 
 
 _SLOW = ("straggler", "late_sender")
