@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=5.0,
         metavar="SECONDS",
-        help="time without progress in any rank that counts as a hang (default: 5); waiting for a"
-        " CPU does not count",
+        help="seconds of standing still that count as a hang (default: 5); waiting for a CPU does"
+        " not count",
     )
     parser.add_argument(
         "--format",

@@ -48,7 +48,6 @@ def collect() -> dict[str, Any]:
     from disttrace.journal import compiled
     from disttrace.journal.segment import filesystem, mechanism
     from disttrace.lifecycle import detached
-    from disttrace.lifecycle.meeting import own_folder
     from disttrace.recording.core import choose
 
     config, complaints = resolve({}, os.environ, project.read())
@@ -79,23 +78,8 @@ def collect() -> dict[str, Any]:
             "stacks_without_gil": compiled.missing("lifecycle._answers") is None,
         },
         "companion": {"problem": detached.refusal()},
-        "in_step": {"problem": _unlike(config, name, own_folder())},
         "capture": _capture(queried=config.device != "off"),
     }
-
-
-def _unlike(config: Config, core: str, folder: str | None) -> str | None:
-    """Why ranks of a host do not compare what they call; None: they do."""
-    from disttrace.journal.segment import MAPPED, mechanism
-    from disttrace.lifecycle import detached
-    from disttrace.recording.core import PLAIN
-
-    if not config.heartbeat:
-        return "DISTTRACE_HEARTBEAT is off"
-    if core == PLAIN:
-        return "the plain core does not show what it calls"
-    how, why = mechanism(folder or config.dir)
-    return detached.refusal() if how == MAPPED else why
 
 
 def _settings(config: Config) -> list[dict[str, Any]]:
@@ -178,9 +162,6 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     problem = report["companion"]["problem"]
     lost = f"cannot be started, so no stall is told and nothing exported by otlp: {problem}"
     yield f"  the companion process {lost if problem else 'starts where the program sees no child'}"
-    why = report["in_step"]["problem"]
-    no = f"calls of ranks on one host are not compared before they hang: {why}"
-    yield f"  {no if why else 'ranks of a host compare what they call while they run'}"
     if not journal["stacks_without_gil"]:
         yield "  no stacks of who keeps the GIL, or is ended by SIGTERM: that was not compiled"
     yield ""

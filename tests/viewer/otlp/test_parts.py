@@ -237,22 +237,6 @@ def test_the_log_keeps_what_is_secret(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "http://***@collector:4317" in said
 
 
-def test_what_a_killed_companion_left_is_told_from_what_is_new(tmp_path: Path) -> None:
-    """Who had ended by then is of an earlier job; without another companion before, of this one."""
-    path = tmp_path / "job.otlp"
-    own = f"{os.getpid()} {proc.mark(proc.stat('self'))} base\n"
-    for companions, followed in ((1, ["base", "base"]), (2, ["base"])):
-        former = "exporter\n" * (companions - 1)
-        path.write_text(f"1 2@earlier base\n{former}{own}exporter\n")
-        registry = JournalRegistry(str(path), locked(path))
-        assert [entry.base for entry in registry.poll()] == followed
-        assert registry.inherited == ["base"] * (companions - 1)
-        with path.open("a") as file:
-            file.write("1 2@earlier base\n")
-        assert len(registry.poll()) == 1  # it came and went since
-        path.unlink()
-
-
 def test_a_process_is_its_pid_and_its_start() -> None:
     """A later process with the same pid is another one."""
     stat = proc.stat("self")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from disttrace_viewer.companion.service import CompanionLog, Duty, Order
@@ -10,7 +10,6 @@ from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.sdk import Tracers
 from disttrace_viewer.otlp.sending import LAST_S, Metrics, to_collector
 from disttrace_viewer.otlp.spans import Emit
-from disttrace_viewer.trace.plain_text import whole
 
 
 class Export(Duty):
@@ -31,13 +30,8 @@ class Export(Duty):
     def follow(self, base: str) -> None:
         self.pipeline.follow(self._order.directory, base, owner=self._owner)
 
-    def inherit(self, base: str) -> None:
-        self.follow(base)
-        self.ended(base)
-
     def turn(self) -> None:
         self.pipeline.poll()
-        self._warn_of_hosts()
         self._metrics.begin()
 
     def stalled(self, summary: str, ops: Sequence[Sequence[Any]]) -> None:
@@ -63,21 +57,3 @@ class Export(Duty):
         if not self._order.keep:
             for journal in self.pipeline.journals.values():
                 journal.delete()
-
-    def _warn_of_hosts(self) -> None:
-        """A job over several hosts that nothing names is several traces."""
-        known = [j.definitions for j in self.pipeline.journals.values()]
-        drawn = any(
-            d.process.get("job_source") == "drawn" and "TRACEPARENT" not in d.env for d in known
-        )
-        if drawn and any(_elsewhere(d.env) for d in known):
-            self._log.write(
-                "this job has processes on other hosts, and no id that they share: each host has "
-                "a trace of its own; set DISTTRACE_JOB to one value on all of them"
-            )
-
-
-def _elsewhere(environ: Mapping[str, str]) -> bool:
-    """Whether by the launcher the job has more ranks than this host."""
-    world, local = (whole(environ.get(f"{one}WORLD_SIZE", "")) for one in ("", "LOCAL_"))
-    return world is not None and local is not None and world > local

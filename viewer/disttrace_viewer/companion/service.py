@@ -33,8 +33,6 @@ class JournalRegistry:
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self.entries: list[Entry] = []
-        self.inherited: list[str] = []
-        """Journals of ended processes, left in the file by a companion that was killed."""
         self.refused: list[str] = []
         """Names in the file that are not those of our journals, and not read."""
         self.owner = os.fstat(descriptor).st_uid
@@ -44,8 +42,6 @@ class JournalRegistry:
     def poll(self) -> list[Entry]:
         """Processes that registered since the last time, and whose journals are ours."""
         data = os.pread(self._fd, 1 << 20, self._position)
-        # Each companion writes its line when it has the lock: of several all but one were killed.
-        is_left_over = not self._position and data.count(fmt.EXPORTER_LINE) > 1
         self._position += data.rfind(b"\n") + 1
         new = []
         for entry in entries(data):
@@ -54,8 +50,6 @@ class JournalRegistry:
                 fmt.definitions_name(path), self.owner
             ):
                 self.refused.append(entry.base)
-            elif is_left_over and not entry.lives:
-                self.inherited.append(entry.base)
             else:
                 new.append(entry)
         self.entries += new
@@ -211,9 +205,6 @@ class Duty:
     def follow(self, base: str) -> None:
         """A process registered its journal."""
 
-    def inherit(self, base: str) -> None:
-        """An earlier companion was killed and left the journal of a process that has ended."""
-
     def turn(self) -> None:
         """Again and again."""
 
@@ -284,9 +275,6 @@ def serve(duties: Sequence[DutyThread], registry: JournalRegistry, log: Companio
     while not all(duty.failed for duty in duties):
         for entry in registry.poll():
             post("follow", entry.base)
-        for base in registry.inherited:
-            post("inherit", base)
-        registry.inherited.clear()
         for name in registry.refused:
             log.write(f"{name[:80]!r} is no journal of this user here; it is not read")
         if os.getppid() in [entry.pid for entry in registry.entries]:

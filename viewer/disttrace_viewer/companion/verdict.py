@@ -214,14 +214,14 @@ class Judge:
         return self._found(self._settled(received), received, meets=meets)
 
     def _settled(self, received: Received) -> Verdict:
-        """The verdict, without processes that share no more than the job's name with ours."""
+        """The verdict, without jobs that share no more than their name with the one at fault."""
         found = self._judged(received, None)
         errors = [f for f in found.findings if f.severity == ERROR]
-        others = words.of_others(found.case, words.reached(found.case, errors, self._told))
-        if not others:
-            return found
         processes = found.case.evidence.trace.processes
-        return self._judged(received, {p.id for p in processes if p.index not in others})
+        ours = {processes[i].job for i in words.reached(found.case, errors, self._told)}
+        if ours.issuperset(p.job for p in processes):
+            return found
+        return self._judged(received, {p.id for p in processes if p.job in ours})
 
     @property
     def _told(self) -> set[str]:

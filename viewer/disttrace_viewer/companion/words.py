@@ -124,26 +124,6 @@ def reached(
     return {i for i, root in enumerate(roots) if root in met or not about}
 
 
-def of_others(case: Case, ours: Set[int]) -> set[int]:
-    """Processes that share no more than a name with ``ours``: joined to one whose rank another one
-    has there, who lives as well, or whose world is of another size.
-    """
-    evidence, roots = case.evidence, _roots(case)
-    living = [
-        p
-        for p in evidence.trace.processes
-        if p.is_rank and p.exit is None and evidence.look(p).alive is not False
-    ]
-    known = [p for p in living if p.index in ours]
-    ranks, worlds = {p.rank for p in known}, {p.world_size for p in known}
-    met = {
-        roots[p.index]
-        for p in living
-        if known and p.index not in ours and (p.rank in ranks or p.world_size not in worlds)
-    }
-    return {i for i, root in enumerate(roots) if root in met}
-
-
 def _roots(case: Case) -> list[int]:
     trace = case.evidence.trace
     return ties(trace.processes, trace.places, trace.groups)
