@@ -109,6 +109,10 @@ class Rehearsal:
     hangs: bytes | None = None
     """The report on a hang."""
 
+    def __post_init__(self) -> None:
+        self.journals = self.folder / "journals"
+        self.stall_s = max(1.0, self.arguments.stall)
+
     def run(self) -> int:
         """The exit code; what is found is printed."""
         for name, value in {"WANDB_MODE": "offline", "HF_HUB_OFFLINE": "1"}.items():
@@ -118,9 +122,8 @@ class Rehearsal:
         ranks.import_once()
         running = self._start()
         started = time.monotonic()
-        given = self.arguments
         try:
-            how = running.wait(self.folder / "journals", given.stall, started + given.timeout)
+            how = running.wait(self.journals, self.stall_s, started + self.arguments.timeout)
             if how != ranks.ENDED:
                 self.hangs = self._diagnosis()
         finally:
@@ -137,10 +140,7 @@ class Rehearsal:
         pids = {}
         for rank in range(world):
             env = {
-                **ranks.environment(rank, world, port),
-                "DISTTRACE_DIR": str(self.folder / "journals"),
-                "DISTTRACE_QUIET": "1",
-                "DISTTRACE_STALL": str(max(1.0, self.arguments.stall)),
+                **ranks.environment(rank, world, port, self.journals, self.stall_s),
                 "TORCHELASTIC_RUN_ID": f"check-{os.getpid()}",
             }
 
@@ -158,18 +158,15 @@ class Rehearsal:
 
     def _diagnosis(self, *options: str) -> bytes | None:
         """The report of `disttrace diagnose`; None where it finds no fault."""
-        stall = ("--stall", str(max(1.0, self.arguments.stall)))
-        values = self._diagnosed("json", *stall, *options)
+        options = ("--stall", str(self.stall_s), *options)
+        values = diagnosed(self.journals, "json", *options)
         try:
             if not has_fault(values):
                 return None
         except ValueError as error:
             raise CommandError("what the ranks did could not be judged.", CANNOT) from error
         wanted = self.arguments.format
-        return values if wanted == "json" else self._diagnosed(wanted, *stall, *options)
-
-    def _diagnosed(self, form: str, *options: str) -> bytes:
-        return diagnosed(self.folder / "journals", form, *options)
+        return values if wanted == "json" else diagnosed(self.journals, wanted, *options)
 
     def _judge(self, running: ranks.RunningRanks, timed_out: bool, took_s: float) -> int:
         notes = self.notes
@@ -186,7 +183,7 @@ class Rehearsal:
             return TIMED_OUT
         in_order = sorted(running.codes, key=lambda rank: running.ended_s[rank])
         failed = {rank: running.codes[rank] for rank in in_order if running.codes[rank]}
-        definitions = (self.folder / "journals").rglob("*.defs.jsonl")
+        definitions = self.journals.rglob("*.defs.jsonl")
         if not any(b'"def":"group"' in path.read_bytes() for path in definitions) and not failed:
             self._show(failed)
             sys.stderr.write("disttrace: cannot be rehearsed: no rank used torch.distributed\n")
@@ -200,7 +197,7 @@ class Rehearsal:
         if self.arguments.format == "text":
             sys.stdout.write(f"No fault in {self.arguments.n} ranks: {ran}.\n")
         else:
-            _write(self._diagnosed(self.arguments.format, again))
+            _write(diagnosed(self.journals, self.arguments.format, again))
         return 0
 
     def _show(self, failed: Mapping[int, int]) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from disttrace import foreign
 from disttrace.config import Config
-from disttrace.identity import AGENT, DRAWN, Identity, file_part, integer, working_directory
+from disttrace.identity import DRAWN, Identity, file_part, integer, working_directory
 from disttrace.journal import format as fmt
 from disttrace.journal import proc
 from disttrace.journal.descriptors import attempt
@@ -59,8 +59,7 @@ class Companion:
         """Whether it is needed from the first record on."""
         return "otlp" in self._config.export
 
-    @property
-    def tells_slow(self) -> bool:
+    def tells_slow(self, _: Identity) -> bool:
         """Whether slow ranks are reported, so that a healthy job has a companion too."""
         return self._config.slow > 0 and detached.refusal() is None
 
@@ -139,7 +138,7 @@ class Companion:
 
     def is_alone(self, identity: Identity) -> bool:
         """Whether this is the only rank on its host, of several."""
-        if identity.role == AGENT or _number("WORLD_SIZE") < 2:
+        if _number("WORLD_SIZE") < 2:
             return False
         if on_host := _number("LOCAL_WORLD_SIZE"):
             return on_host == 1

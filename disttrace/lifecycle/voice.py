@@ -94,10 +94,13 @@ class Voice:
         self._look_at_file(skip=True)
         self._seen: object = None
         self._stood: int | None = None
-        now = time.monotonic_ns()
-        self._began: int | None = now
-        self._slow_at: int | None = now + _SLOW_NS
-        self._far_at: int | None = now + _FAR_NS
+        self._began = time.monotonic_ns()
+        # A rank that gets on has a companion too, after so long, if one of these wants it.
+        self._wanted_after = {
+            _ALONE_NS: self._companion.is_alone,
+            _FAR_NS: self._companion.compares,
+            _SLOW_NS: self._companion.tells_slow,
+        }
 
     def ask_for_stacks(self) -> None:
         """Have workers note where they are before a launcher ends them: nothing shows it later."""
@@ -120,7 +123,7 @@ class Voice:
 
     @property
     def pause_ns(self) -> int:
-        if self._began is not None:
+        if _ALONE_NS in self._wanted_after:
             return _ALONE_NS
         hurry = self._asked or time.monotonic_ns() < self._hurry_until
         return LOOK_QUIET_NS if hurry else LOOK_NS
@@ -130,19 +133,11 @@ class Voice:
             return
         self._companion.look(self._identity)
         now = time.monotonic_ns()
-        if self._began is not None and now - self._began >= _ALONE_NS:
-            self._began = None
-            if self._companion.is_alone(self._identity):
-                self._companion.start(self._identity)
-        if self._slow_at is not None and now >= self._slow_at:
-            self._slow_at = None
-            is_rank = self._identity.role != AGENT and self._begun() > 0
-            if is_rank and self._companion.tells_slow:
-                self._companion.start(self._identity)
-        if self._far_at is not None and now >= self._far_at and self._begun() > 0:
-            self._far_at = None
-            if self._identity.role != AGENT and self._companion.compares(self._identity):
-                self._companion.start(self._identity)
+        for after, wants in list(self._wanted_after.items()):
+            if now - self._began >= after and (after == _ALONE_NS or self._begun() > 0):
+                del self._wanted_after[after]
+                if self._identity.role != AGENT and wants(self._identity):
+                    self._companion.start(self._identity)
         place = self._progress_mark()
         before, self._looked = self._looked or now, now
         if place is None or (place != self._seen and self._gets_on()):

@@ -200,10 +200,7 @@ class _Run:
         pids = {}
         for rank in range(world):
             env = {
-                **ranks.environment(rank, world, port),
-                "DISTTRACE_DIR": str(self.journals),
-                "DISTTRACE_QUIET": "1",
-                "DISTTRACE_STALL": str(self.stall),
+                **ranks.environment(rank, world, port, self.journals, self.stall),
                 _RANK_FILE: str(self.folder / f"{rank}.json"),
                 **self.wanted.env,
             }
@@ -360,6 +357,4 @@ def _meet(mine: Path, ranks: int) -> None:
 
 def _write(file: Path, how: str, text: str = "", **more: Any) -> None:
     value = {"how": how, "text": text, "at_s": time.monotonic(), **more}
-    beside = file.with_suffix(".part")
-    beside.write_text(json.dumps(value))
-    os.replace(beside, file)
+    file.write_text(json.dumps(value))  # a part of it is none yet

@@ -41,9 +41,12 @@ def free_port() -> int:
             return port
 
 
-def environment(rank: int, world: int, port: int) -> dict[str, str]:
-    """The variables that torchrun sets."""
+def environment(rank: int, world: int, port: int, journals: Path, stall_s: float) -> dict[str, str]:
+    """The variables that torchrun sets, and ours."""
     return {
+        "DISTTRACE_DIR": str(journals),
+        "DISTTRACE_QUIET": "1",
+        "DISTTRACE_STALL": str(stall_s),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "GROUP_RANK": "0",

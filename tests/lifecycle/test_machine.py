@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,11 +11,10 @@ import pytest
 
 from disttrace_viewer.analysis.liveness import Observation
 from disttrace_viewer.companion import machine, reports, verdict
-from disttrace_viewer.companion.activity import Load
 from disttrace_viewer.companion.machine import HostTrouble
 from support.journals import S, workers
 from support.orders import order
-from support.processes import ending, wait_until
+from support.processes import wait_until
 from support.scenes import alive, findings, only
 
 LOG = """\
@@ -192,28 +189,3 @@ def test_whose_device_it_is(tmp_path: Path) -> None:
 
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-SPIN = """
-import os, time
-os.sched_setaffinity(0, {CORE})
-end = time.time() + 60
-while time.time() < end: pass
-"""
-
-
-def test_who_shares_a_processor_waits_for_it() -> None:
-    """Four that compute on one core keep each other waiting most of the time; none a sleeper."""
-    core = str(min(os.sched_getaffinity(0)))
-    code = SPIN.replace("CORE", core)
-    children = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
-    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    with ending(*children, sleeper):
-        time.sleep(0.5)
-        pids = [child.pid for child in (*children, sleeper)]
-        load = Load()
-        load.look(pids)
-        assert load.starved(pids[0]) == 0
-        time.sleep(2.0)
-        load.look(pids)
-        *busy, still = map(load.starved, pids)
-        assert sum(busy) > 1.5
-        assert still < 0.2

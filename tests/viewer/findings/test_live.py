@@ -51,7 +51,6 @@ def now(folder: Path, age_s: int, **changes: Any) -> Picture:
             journal.begin(journal.collective(group), 200 * MS, q=3)
     case, found = verdict(folder)
     given: dict[str, Any] = {"unknown": (), "asks": False, "looked_into": False, **changes}
-    given.setdefault("starved", lambda _: 0.0)
     return picture(case, found, LIMIT_S, **given)
 
 
@@ -60,15 +59,6 @@ def test_before_the_limit_nothing_is_told(tmp_path: Path) -> None:
     found = now(tmp_path, 8)
     assert found.errors == []
     assert 0 < found.next_s < 4
-
-
-@pytest.mark.parametrize(("share", "told"), [(0.0, True), (0.5, False)])
-def test_who_awaits_a_processor_is_not_blamed(tmp_path: Path, share: float, *, told: bool) -> None:
-    """Of twelve seconds it had six: without the load nobody would have waited for the limit."""
-    found = now(tmp_path, 12, starved=lambda _: share)
-    assert [one.kind for one in found.errors] == ["missing_participant"] * told
-    assert found.waiting
-    assert (found.next_s == AGAIN_S) is not told
 
 
 @pytest.mark.parametrize("age_s", [12, 14])
@@ -105,7 +95,7 @@ def test_who_starts_is_told_in_the_call_of_the_program(tmp_path: Path) -> None:
             journal.mesh(110 * MS, outer, 3, 1, "default_pg", "0/", "cpu/")
         journal.beat(70)
     case, found = verdict(tmp_path)
-    keys: dict[str, Any] = {"asks": False, "looked_into": False, "starved": lambda _: 0.0}
+    keys: dict[str, Any] = {"asks": False, "looked_into": False}
     seen = picture(case, found, LIMIT_S, unknown=[2], **keys)
     (told,) = (one.summary for one in seen.errors)
     assert told.startswith("Ranks 0, 1 have been waiting in init_process_group at train.py:5")

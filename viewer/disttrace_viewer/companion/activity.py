@@ -33,31 +33,6 @@ Threads = Mapping[str, tuple[int, int]]
 """Per thread the nanoseconds that it ran, and that it waited in a run queue."""
 
 
-class Load:
-    """Looks at processes of this host, by pid."""
-
-    def __init__(self) -> None:
-        self._looks: list[tuple[float, dict[int, Threads]]] = []
-
-    def look(self, pids: Iterable[int]) -> None:
-        now = time.monotonic()
-        while len(self._looks) > 1 and now - self._looks[-1][0] < APART_S:
-            self._looks.pop()
-        self._looks = [*self._looks, (now, {pid: threads(pid) for pid in pids})][-2:]
-
-    def starved(self, pid: int) -> float:
-        """The part of the time between two looks that its most starved thread waited to run."""
-        if len(self._looks) < 2:
-            return 0.0
-        (then, before), (now, after) = self._looks
-        over_s = now - then
-        if pid not in before or over_s < APART_S:
-            return 0.0
-        old = before[pid]
-        waited = [w - old.get(thread, (0, 0))[1] for thread, (_, w) in after.get(pid, {}).items()]
-        return min(1.0, max(waited, default=0) / 1e9 / over_s)
-
-
 def threads(pid: int) -> Threads:
     """What ``/proc/PID/task/*/schedstat`` says; nothing where there is no such file."""
     found = {}

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from disttrace.journal.proc import here as this_kernel
 from disttrace_viewer.analysis.liveness import identity, look, who
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.companion import activity, reading, reports, summary, words
-from disttrace_viewer.companion.activity import APART_S, Activities, Load
+from disttrace_viewer.companion.activity import APART_S, Activities
 from disttrace_viewer.companion.endpoint import ALONE, MOST_SUMMARY, SERVER, PeerReply
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
 from disttrace_viewer.companion.machine import Asking
@@ -48,7 +48,6 @@ from disttrace_viewer.states.folder import here
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import Merged, State, merge, newest_try
 from disttrace_viewer.trace.model import LaunchedJob
-from disttrace_viewer.trace.process import Process
 from disttrace_viewer.wording import sentences
 
 RETRY_S = 2.0
@@ -74,7 +73,6 @@ class Judge:
         self._ours: set[str] = set()
         self._all_here = False
         self._holders = GilHolders()
-        self._load = Load()
         self._activities = Activities()
         self._machine = Asking()
         self._is_asking = False
@@ -92,10 +90,8 @@ class Judge:
     def ready(self) -> None:
         """A stall may be near: be there for the requests of others."""
         local = self._local()
-        processes = trace_of(local)[0].processes
-        activity.note(processes)
+        activity.note(trace_of(local)[0].processes)
         self._look_at_work(local, waits=False)
-        self._look_at_load(processes)
         joined = self._join(local) or self._all_here
         self.retry_at = math.inf if joined else time.monotonic() + RETRY_S
 
@@ -268,8 +264,6 @@ class Judge:
     def _found(self, judgement: Verdict, received: Received, *, meets: bool) -> dict[str, Any]:
         case, trace = judgement.case, judgement.case.evidence.trace
         unknown = () if self._all_here else reading.unknown_ranks(trace)
-        alive = live.workers(case)
-        self._look_at_load(p for p in trace.processes if p.index in alive)
         now = live.picture(
             case,
             judgement.findings,
@@ -277,7 +271,6 @@ class Judge:
             unknown=unknown,
             asks=meets,
             looked_into=self._is_asking,
-            starved=self._load.starved,
         )
         died = any(f.kind == "process_failed" and f.certainty == CERTAIN for f in now.errors)
         if self._limit_s < self._order.stall_s and not died:
@@ -309,7 +302,7 @@ class Judge:
                 case, notes, self._order.root, word="starting" if now.starting else "waiting"
             ),
             "noted": now.noted(case),
-            "going_on": _going_on(case, alive, self._stalled, self._beside),
+            "going_on": _going_on(case, live.workers(case), self._stalled, self._beside),
             "alert": words.for_command(
                 case, judgement.findings, errors, self._order.job, self._order.root, elsewhere
             ),
@@ -331,9 +324,6 @@ class Judge:
             "died": died,
             "ops": sorted(ops),
         }
-
-    def _look_at_load(self, processes: Iterable[Process]) -> None:
-        self._load.look([p.pid for p in processes if p.pid and look(p).alive])
 
     def _local(self) -> Merged:
         found = folder.of_journals(self._own.files(), window=WINDOW)

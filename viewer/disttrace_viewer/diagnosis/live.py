@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from disttrace_viewer.analysis.process_ends import ALIVE
@@ -29,10 +29,6 @@ what is known.
 """
 SOONEST_S, AGAIN_S = 0.3, 0.5
 """Until the next look, at least; and where something is about to be known."""
-MOST_LIMITS = 6
-"""For so many limits at most a wait is excused by the load of the host."""
-Starved = Callable[[int], float]
-"""Of a process (its pid) the part of the time for which it has waited for a processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +71,17 @@ def picture(
     unknown: Sequence[int],
     asks: bool,
     looked_into: bool,
-    starved: Starved,
 ) -> Picture:
     """What of the findings counts now. ``unknown``: ranks of which nothing is known, though others
     may be about to answer where a rank ``asks``; ``looked_into``: devices and links are about to
     tell whether the stall is theirs.
     """
     ages = ages_s(case)
-    oldest_s = max(ages, default=0.0)
     starts = [f for f in findings if is_start(f)]
     counting = stalled(case, findings, limit_s)
     working = [f for f in counting if f.severity == WARNING]
-    found = [f for f in counting if f.severity == ERROR]
-    errors = [f for f in found if not _is_starved(case, f, oldest_s, limit_s, starved)]
-    excused = len(errors) < len(found)
+    errors = [f for f in counting if f.severity == ERROR]
     rest = [limit_s - age for age in ages if age < limit_s]
-    rest += [AGAIN_S] if excused else []
     if looked_into and any(f.kind == "no_progress" for f in errors):
         rest.append(AGAIN_S)
         errors = []
@@ -101,14 +92,14 @@ def picture(
             errors = []
         else:
             # Where none waits any more, the others gave up and one lives on.
-            unseen = [] if starts or excused or working else longest(case, unknown)
+            unseen = [] if starts or working else longest(case, unknown)
             # Those come first that hold whatever unknown ranks did: in a call, or missing there.
             sure = [
                 f for f in errors if f.culprits or (f.certainty == CERTAIN and not f.absent_ranks)
             ]
             errors = sure or unseen or errors
     waits = [*working, *(f for f in findings if is_waiting(f))]
-    notes = [] if errors or excused else starts or waits
+    notes = [] if errors else starts or waits
     return Picture(
         errors=errors,
         notes=notes,
@@ -121,21 +112,6 @@ def picture(
 
 def _ids(case: Case, processes: Iterable[int]) -> list[str]:
     return sorted(case.trace.processes[i].id for i in processes)
-
-
-def _is_starved(
-    case: Case, finding: RuleFinding, age_s: float, limit_s: float, starved: Starved
-) -> bool:
-    """Whether the missing ranks have waited for a processor, and without that none would
-    have waited for them for the limit. Not for ever: they may have nothing to do with it.
-    """
-    if finding.kind not in ABOUT_WAITS:
-        return False
-    if not limit_s <= age_s < MOST_LIMITS * limit_s:
-        return False  # the others have given up, or have waited long enough
-    away = finding.culprits or finding.scope.roots or finding.waiting
-    shares = [starved(pid) for i in away if (pid := case.trace.processes[i].pid)]
-    return age_s * (1 - max(shares, default=0.0)) < limit_s
 
 
 def living(case: Case) -> list[Process]:
