@@ -454,6 +454,20 @@ def _refuse_foreign(path: str, found: os.stat_result, owner: int | None) -> None
         raise ForeignFile(f"{path} has another name elsewhere, so it may be another file of ours")
 
 
+FAILURE = b'{"%s":"failure"' % DEF.encode()
+_END = 64 << 10
+
+
+def ends_with(path: str, *signs: bytes) -> bool:
+    """Whether one of these stands in the end of a file of ours."""
+    try:
+        with opened_own(path, os.O_RDONLY) as fd:
+            end = os.pread(fd, _END, max(0, os.fstat(fd).st_size - _END))
+    except ours(OSError):
+        return False
+    return any(sign in end for sign in signs)
+
+
 def is_of_job(name: str, job: str) -> bool:
     """Whether this names a journal of ``job``: JOB-HOST-PID-PROCESS, with no more hyphens."""
     return name.startswith(f"{job}-") and name.count("-", len(job) + 1) == 2

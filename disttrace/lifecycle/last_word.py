@@ -23,7 +23,7 @@ from disttrace import errors, foreign
 from disttrace.config import Config
 from disttrace.identity import AGENT, WORKER, Identity, file_part, launched_rank
 from disttrace.journal import descriptors
-from disttrace.journal.format import DEF, DEFS_SUFFIX, is_of_job, opened_own
+from disttrace.journal.format import DEFS_SUFFIX, FAILURE, ends_with, is_of_job
 from disttrace.journal.originals import poll, read
 from disttrace.lifecycle import detached
 from disttrace.lifecycle.companion import Roll
@@ -35,9 +35,8 @@ up to so many times that where as many processes want each processor: all takes 
 
 _MAIN = "disttrace_viewer.companion.last_word"
 _LONGEST = 256 << 10
-_TAIL = 16 << 10
 _MOST_LOOKED_AT = 64
-_BAD = (b'{"%s":"failure"' % DEF.encode(), b'"event":"failed"')
+_FAILED = b'"event":"failed"'
 
 
 def ask(config: Config, identity: Identity, *, code: int, stands: bool) -> Mapping[str, Any] | None:
@@ -49,7 +48,8 @@ def ask(config: Config, identity: Identity, *, code: int, stands: bool) -> Mappi
         return None
     failed = code != 0
     if not failed and role not in (AGENT, WORKER):  # a process that it started may have failed
-        failed = any(map(_tells_of_failure, _journals(config, identity)[:_MOST_LOOKED_AT]))
+        looked_at = _journals(config, identity)[:_MOST_LOOKED_AT]
+        failed = any(ends_with(path, FAILURE, _FAILED) for path in looked_at)
     if failed and (config.quiet or not may_speak):
         return None
     if not (failed or stands) or not _journals(config, identity):
@@ -65,15 +65,6 @@ def ask(config: Config, identity: Identity, *, code: int, stands: bool) -> Mappi
         "alone": role == WORKER and launched_rank(os.environ) is None,
     }
     return _answer(order)
-
-
-def _tells_of_failure(path: str) -> bool:
-    try:
-        with opened_own(path, os.O_RDONLY) as fd:
-            end = os.pread(fd, _TAIL, max(0, os.fstat(fd).st_size - _TAIL))
-    except foreign.ours(OSError):
-        return False
-    return any(sign in end for sign in _BAD)
 
 
 def _journals(config: Config, identity: Identity) -> list[str]:

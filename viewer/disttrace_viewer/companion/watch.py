@@ -58,8 +58,6 @@ _AGAIN_S = 600.0
 _VERDICTS = "disttrace_viewer.companion.verdict"
 ABORTED = 75
 """Exit code of a job that ``DISTTRACE_ON_STALL=abort`` ended (EX_TEMPFAIL of sysexits.h)."""
-_FAILURE = b'{"%s":"failure"' % fmt.DEF.encode()
-_END = 64 << 10
 _CALLED = b'{"called"'
 Tell = Callable[[str, Sequence[Sequence[Any]]], None]
 
@@ -138,7 +136,8 @@ class Watch(Duty):
     def finish(self) -> None:
         """Leave nothing behind here; elsewhere others may wait for those that failed here."""
         leave_s = _LEAVE_S
-        if any(_has_failed(os.path.join(self._order.directory, base)) for base in self._gone):
+        gone = (os.path.join(self._order.directory, base) for base in self._gone)
+        if any(fmt.ends_with(fmt.definitions_name(base), fmt.FAILURE) for base in gone):
             if self._verdicts is None:
                 self._verdicts = _start(self._order)
             self._tell_child(b"farewell\n")
@@ -402,15 +401,6 @@ def _objects(kind: str, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same for programs: at one time, however many findings it is."""
     at = time.time()
     return [{"disttrace": 1, "kind": kind, "at": at, **one} for one in objects]
-
-
-def _has_failed(base: str) -> bool:
-    """Whether the journal of a process ends with an exception that was not caught."""
-    try:
-        with fmt.opened_own(fmt.definitions_name(base), os.O_RDONLY) as fd:
-            return _FAILURE in os.pread(fd, _END, max(0, os.fstat(fd).st_size - _END))
-    except OSError:
-        return False
 
 
 def _start(order: Order) -> subprocess.Popen[bytes]:
