@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 STREAMS = 16
 """Streams of a process that are shown; later ones are compared only when they hang."""
@@ -44,33 +44,9 @@ def offset(stream: int) -> int:
     return PAGE + stream * STREAM_BYTES
 
 
-class Shown(Protocol):
-    """What is known of one stream of a process: a ``Page``, or less from another host."""
-
-    @property
-    def newest(self) -> int:
-        """The number of its newest call."""
-
-    @property
-    def first(self) -> int:
-        """The first number of whose call the line is known."""
-
-    @property
-    def lines(self) -> frozenset[int]:
-        """Those that it has called from."""
-
-    def places(self, numbers: Iterable[int]) -> Iterator[int]:
-        """The lines of calls, from ``first`` on."""
-
-    def under(self, most: int) -> Iterator[int]:
-        """The numbers up to ``most`` under which the digest is known, newest first."""
-
-    def digest(self, number: int) -> int | None:
-        """Of all calls up to one; None: it is not known."""
-
-
 class Page:
-    """One stream of a process as it was read; what was overwritten meanwhile is left out."""
+    """One stream of a process as it was read; what was overwritten meanwhile is left out. Of other
+    hosts a part is known, which has the same attributes (``companion/comparison.py``)."""
 
     def __init__(self, words: memoryview) -> None:
         self.words = words
@@ -87,12 +63,15 @@ class Page:
         return frozenset(self.words[FIRST_LINE : FIRST_LINE + count])
 
     def places(self, numbers: Iterable[int]) -> Iterator[int]:
+        """The lines of calls, from ``first`` on."""
         return (self.words[KEPT + number % KEPT] for number in numbers)
 
     def under(self, most: int) -> Iterator[int]:
+        """The numbers up to ``most`` under which the digest is known, newest first."""
         return iter(range(min(most, self.newest), self.first - 1, -1))
 
     def digest(self, number: int) -> int | None:
+        """Of all calls up to one; None: it is not known."""
         is_there = self.first <= number <= self.newest
         return self.words[2 * KEPT + number % KEPT] if is_there else None
 
@@ -138,7 +117,7 @@ class Compared:
     asked: int = 0
     ask_at: float = 0.0
 
-    def suspicious(self, ours: Shown, theirs: Shown) -> bool:
+    def suspicious(self, ours: Any, theirs: Any) -> bool:
         """Whether what differs now has to be judged."""
         last = min(ours.newest, theirs.newest)
         known = (number for number in theirs.under(last) if ours.digest(number) is not None)
@@ -165,7 +144,7 @@ class Compared:
         self.asked += 1
         return True
 
-    def _compare_lines(self, ours: Shown, theirs: Shown, last: int) -> None:
+    def _compare_lines(self, ours: Any, theirs: Any, last: int) -> None:
         numbers = range(max(ours.first, theirs.first, self.up_to + 1), last + 1)
         for pair in zip(ours.places(numbers), theirs.places(numbers), strict=True):
             if pair[0] != pair[1] and len(self.pairs) < _MOST_PENDING and pair not in self.habits:
