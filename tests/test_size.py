@@ -27,7 +27,7 @@ ROOMS: dict[str, int] = {
     "disttrace/lifecycle": 2_470,
     "disttrace/recording": 1_570,
     "disttrace/redact": 600,
-    "disttrace/testing": 850,
+    "disttrace/testing": 860,
     "viewer/disttrace_viewer": 90,
     "viewer/disttrace_viewer/analysis": 4_020,
     "viewer/disttrace_viewer/api": 1_930,

@@ -140,7 +140,8 @@ class Rehearsal:
         pids = {}
         for rank in range(world):
             env = {
-                **ranks.environment(rank, world, port, self.journals, self.stall_s),
+                **ranks.environment(rank, world, port),
+                **ranks.settings(self.journals, self.stall_s),
                 "TORCHELASTIC_RUN_ID": f"check-{os.getpid()}",
             }
 

@@ -200,7 +200,8 @@ class _Run:
         pids = {}
         for rank in range(world):
             env = {
-                **ranks.environment(rank, world, port, self.journals, self.stall),
+                **ranks.environment(rank, world, port),
+                **ranks.settings(self.journals, self.stall),
                 _RANK_FILE: str(self.folder / f"{rank}.json"),
                 **self.wanted.env,
             }

@@ -41,12 +41,9 @@ def free_port() -> int:
             return port
 
 
-def environment(rank: int, world: int, port: int, journals: Path, stall_s: float) -> dict[str, str]:
-    """The variables that torchrun sets, and ours."""
+def environment(rank: int, world: int, port: int) -> dict[str, str]:
+    """The variables that torchrun sets."""
     return {
-        "DISTTRACE_DIR": str(journals),
-        "DISTTRACE_QUIET": "1",
-        "DISTTRACE_STALL": str(stall_s),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "GROUP_RANK": "0",
@@ -55,6 +52,15 @@ def environment(rank: int, world: int, port: int, journals: Path, stall_s: float
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
+    }
+
+
+def settings(journals: Path, stall_s: float) -> dict[str, str]:
+    """Variables of ranks whose journals lie there, and which are quiet but for a stall."""
+    return {
+        "DISTTRACE_DIR": str(journals),
+        "DISTTRACE_QUIET": "1",
+        "DISTTRACE_STALL": str(stall_s),
     }
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from disttrace import cli
 from disttrace.identity import Identity
-from disttrace_viewer.companion.export import _elsewhere
 from disttrace_viewer.companion.reading import unknown_ranks
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.plain_text import whole
@@ -62,7 +61,6 @@ def test_odd_digits_break_no_command(
         assert "has no option" not in told.err
     trace = load([where])
     assert len(unknown_ranks(trace)) == 0
-    assert not _elsewhere({"WORLD_SIZE": digits, "LOCAL_WORLD_SIZE": "1"})
 
 
 @pytest.mark.parametrize("digits", [*ODD, "9" * 5000])
