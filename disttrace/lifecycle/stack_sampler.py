@@ -4,9 +4,10 @@ In Python 3.11 a frame has an object only once it is requested, and to allocate 
 cycle collector, whose finalizers let other threads run. `f_back` of another thread's frame is then
 a pointer into what has become of a frame that this thread has left meanwhile: an object of the
 program's that is no frame, or a word of the program's that is overwritten. So frames are read in C
-with the collector off (`_frames.c`). Where that was not compiled, none are read in 3.11. In 3.10
-every frame is an object, and from 3.12 on the collector runs between bytecodes alone, so there
-Python itself can walk.
+with the collector off (`_frames.c`). Where that was not compiled, 3.11 has them written by
+``faulthandler``, which is C, too, and allocates nothing: as text, with at most 100 frames, and
+slower. In 3.10 every frame is an object, and from 3.12 on the collector runs between bytecodes
+alone, so there Python itself can walk.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from __future__ import annotations
 import dis
 import functools
 import opcode
+import os
+import re
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
@@ -23,6 +27,7 @@ from disttrace import errors, foreign
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal import compiled
 from disttrace.journal.code_files import BUILT_IN, LOOP, is_program, waits_for_input
+from disttrace.journal.descriptors import aside, copy_aside
 from disttrace.journal.originals import get_ident
 
 Line: TypeAlias = tuple[str, int, str]
@@ -61,6 +66,9 @@ _DEEPEST = 200
 _LONGEST = 1 << 16  # bytes of a function in which a loop is looked for
 _INNER = 8
 """So many frames may the library have between a look and the program's loop; as in `_frames.c`."""
+_HEAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)")
+_FRAME = re.compile(r'\A  File "(.*)", line (\d+|\?+) in (.*)')
+_ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
 
 @functools.cache
@@ -75,7 +83,7 @@ def reader() -> Reader:
     """The one for this interpreter, and for what was compiled."""
     native = _native()
     if native is None:
-        return nothing if sys.version_info[:2] == (3, 11) else walked
+        return dumped if sys.version_info[:2] == (3, 11) else walked
 
     def read(skip: int) -> Lines:
         found = native.lines(skip, _THREADS, _DEEPEST).items()
@@ -89,11 +97,6 @@ def handled_reader() -> Callable[[int], Handled] | None:
     an exception that Python holds would die in our thread, with all that its frames hold."""
     native = _native()
     return None if native is None else lambda skip: native.handled(skip, _THREADS, _DEEPEST)
-
-
-def nothing(_: int) -> Lines:
-    """Where no way is safe."""
-    return {}
 
 
 def walked(skip: int) -> Lines:
@@ -174,6 +177,47 @@ def _turns(code: CodeType, start: int, end: int) -> int:
     if not inside or _acts(inside):
         return 0
     return next((line for at, to, line in code.co_lines() if at <= first < to and line), 0)
+
+
+def dumped(skip: int) -> Lines:
+    """As ``faulthandler`` writes it, into memory: its lines hold what of a name is printable ASCII,
+    and the rest by number. Raises OSError where there is no file to be had."""
+    import faulthandler
+
+    file = _file()
+    try:
+        faulthandler.dump_traceback(file, all_threads=True)
+        text = os.pread(file, os.fstat(file).st_size, 0).decode("ascii", "replace")
+    finally:
+        os.close(file)
+    return parsed(text, skip)
+
+
+def parsed(text: str, skip: int) -> Lines:
+    """The lines of each thread in a dump of ``faulthandler``."""
+    found: Lines = {}
+    lines: list[Line] = []
+    for row in text.split("\n"):
+        if head := _HEAD.match(row):
+            lines = []
+            ident = int(head[1], 16)
+            if ident != skip and len(found) < _THREADS:
+                found[ident] = lines
+        elif frame := _FRAME.fullmatch(row):
+            line = int(frame[2]) if frame[2].isdecimal() else 0
+            lines.append((_unescaped(frame[1]), line, _unescaped(frame[3])))
+    return {ident: lines for ident, lines in found.items() if lines}
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
+
+
+def _file() -> int:
+    if hasattr(os, "memfd_create"):
+        return aside(os.memfd_create("disttrace-stacks"))
+    with tempfile.TemporaryFile(buffering=0) as file:
+        return copy_aside(file.fileno())
 
 
 QUIET_NS = 900_000_000

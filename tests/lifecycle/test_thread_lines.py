@@ -18,14 +18,14 @@ import pytest
 from disttrace.journal import compiled
 from disttrace.journal.code_files import BUILT_IN, LOOP
 from disttrace.lifecycle import stack_sampler
-from disttrace.lifecycle.stack_sampler import Line, Reader, handled_reader, reader
+from disttrace.lifecycle.stack_sampler import Line, Reader, dumped, handled_reader, parsed, reader
 from support.processes import python, wait_until
 
 COLLECTED = Path(__file__).parent / "collected.py"
 SAFE_IN_PYTHON = sys.version_info[:2] != (3, 11)
-READERS = [reader, lambda: stack_sampler.walked]
-NAMES = ["reader", "walked"]
-COLLECTING = NAMES[: 2 if SAFE_IN_PYTHON else 1] + ["handled"] * (handled_reader() is not None)
+READERS = [reader, lambda: dumped, lambda: stack_sampler.walked]
+NAMES = ["reader", "dumped", "walked"]
+COLLECTING = NAMES[: 3 if SAFE_IN_PYTHON else 2] + ["handled"] * (handled_reader() is not None)
 
 
 @pytest.fixture(autouse=True)
@@ -87,12 +87,15 @@ def start_line() -> int:
     return next(n for n, line in enumerate(text, 1) if "def start(" in line)
 
 
-@pytest.mark.parametrize("make", READERS, ids=NAMES)
-def test_deep_stacks(make: Callable[[], Reader], stands: Callable[[int], int]) -> None:
+MOST = [(READERS[0], 200), (READERS[1], 100), (READERS[2], 200)]
+
+
+@pytest.mark.parametrize(("make", "most"), MOST, ids=NAMES)
+def test_deep_stacks(make: Callable[[], Reader], most: int, stands: Callable[[int], int]) -> None:
     """The outermost frames are left out."""
     ident = stands(300)
     lines = make()(threading.get_ident())[ident]
-    assert len(lines) == 200
+    assert len(lines) == most
     assert lines[-1][2] == "down"
 
 
@@ -176,8 +179,27 @@ def test_where_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader is safe for this Python; an exception that Python holds would die in ours."""
     monkeypatch.setattr(compiled, "load", Mock(side_effect=ImportError))
     monkeypatch.setattr(stack_sampler, "_native", stack_sampler._native.__wrapped__)
-    assert reader() is (stack_sampler.walked if SAFE_IN_PYTHON else stack_sampler.nothing)
+    assert reader() is (stack_sampler.walked if SAFE_IN_PYTHON else dumped)
     assert handled_reader() is None
+
+
+def test_a_dump() -> None:
+    text = (
+        "Thread 0x000000000000000a (most recent call first):\n"
+        '  File "/a\\xe9/b.py", line 12 in caf\\u20ac\n'
+        '  File "c.py", line ??? in d\n'
+        "  ...\n"
+        "\n"
+        "Thread 0x000000000000000b (most recent call first):\n"
+        "  <no Python frame>\n"
+        "\n"
+        "Current thread 0x000000000000000c (most recent call first):\n"
+        "  Garbage-collecting\n"
+        '  File "e.py", line 1 in <module>\n'
+    )
+    first = [("/a\u00e9/b.py", 12, "caf\u20ac"), ("c.py", 0, "d")]
+    assert parsed(text, 12) == {10: first}
+    assert parsed(text, 10) == {12: [("e.py", 1, "<module>")]}
 
 
 class Hides(Exception):  # noqa: N818
