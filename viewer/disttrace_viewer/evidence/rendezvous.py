@@ -13,7 +13,6 @@ from disttrace_viewer.evidence.wait import lateness
 from disttrace_viewer.merge.store_servers import begun_anew
 from disttrace_viewer.trace.model import Store
 from disttrace_viewer.trace.operation import Op, because_of_others
-from disttrace_viewer.trace.process import Process
 from disttrace_viewer.trace.values import dataclass, field, replace
 
 
@@ -47,6 +46,8 @@ class RendezvousIndex:
     """All constructors of a trace, sorted into rendezvous."""
 
     evidence: Evidence
+    _known: dict[Hashable, Rendezvous] = field(default_factory=dict)
+    _gone: dict[Hashable, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
 
     @cached_property
     def constructors(self) -> tuple[tuple[Op, Store], ...]:
@@ -199,14 +200,6 @@ class RendezvousIndex:
         )
 
     @cached_property
-    def _known(self) -> dict[Hashable, Rendezvous]:
-        return {}
-
-    @cached_property
-    def _gone(self) -> dict[Hashable, tuple[tuple[int, ...], tuple[int, ...]]]:
-        return {}
-
-    @cached_property
     def _bearers(self) -> Mapping[tuple[int | None, str, int | None], list[int]]:
         """By rank, job and attempt."""
         return together(
@@ -323,9 +316,3 @@ def _same(one: Attempt, two: Attempt) -> bool:
 
 def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def host_of(process: Process) -> str:
-    """The node's name: as torchrun calls it where that tells more than the host's."""
-    node = process.node
-    return process.host if not node or node == process.host else f"{node} ({process.host})"

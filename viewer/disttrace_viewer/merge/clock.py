@@ -26,11 +26,6 @@ def to_unix(clock: Clock, monotonic_ns: int) -> int:
     return monotonic_ns + clock.offset_ns - drifted
 
 
-def by_wall_clock(clock: Clock, ns: int) -> int:
-    """Unix time of a reading of the wall clock that the processes of a clock see."""
-    return to_unix(clock, ns - clock.offset_ns + clock.moved_ns)
-
-
 def realign(trace: JobTrace, clocks: tuple[Clock, ...]) -> JobTrace:
     """The trace as it was loaded, under other clocks (in the order of ``trace.clocks``)."""
     import polars as pl  # here, for clocks of states are read where there is none

@@ -25,7 +25,9 @@ def by_launch(processes: Sequence[Process], lives: Sequence[Life]) -> list[Life]
     """The lives, each with the launch that it is of, where the job has a name."""
     roots = families(processes).all()
     found = list(lives)
-    for name, together in same(processes, _scheduled).items():
+    # The id that a scheduler, torchrun or the user gave.
+    ids = same(processes, lambda p: None if p.job_source in OWN_SOURCES else p.job)
+    for name, together in ids.items():
         for number, launch in enumerate(launches(processes, roots, lives, together)):
             attempts = _attempts([processes[i] for i in launch], roots)
             for index in launch:
@@ -221,11 +223,6 @@ def _assigned(
     return found
 
 
-def _scheduled(process: Process) -> str | None:
-    """The id that a scheduler, torchrun or the user gave; None where it was drawn."""
-    return None if process.job_source in OWN_SOURCES else process.job
-
-
 def _claims(process: Process) -> bool:
     return process.role == "worker" and "WORLD_SIZE" in process.env and "RANK" in process.env
 
@@ -250,15 +247,6 @@ def _names(
             number += 1
         names.append(f"{name}.{number}" if number > 1 else name)
     return names
-
-
-def with_jobs(processes: Sequence[Process], jobs: Sequence[LaunchedJob]) -> tuple[Process, ...]:
-    """The processes bearing the ids of their jobs."""
-    name = {i: job.id for job in jobs for i in job.processes}
-    return tuple(
-        p if p.job == name[p.index] else dataclasses.replace(p, job=name[p.index])
-        for p in processes
-    )
 
 
 DEFAULT_DIR = "disttrace-out"

@@ -96,7 +96,8 @@ def surveyed(
         processes, places, groups, lives, frozenset(orphans), modified, called or {}
     )
     moved = aligned(clocks, processes, group_index, groups, met)
-    known = launching.with_jobs(processes, jobs)
+    name = {i: job.id for job in jobs for i in job.processes}
+    known = tuple(p if p.job == name[p.index] else replace(p, job=name[p.index]) for p in processes)
     if moved != clocks:
         known, groups = moved_definitions(known, groups, clocks, moved)
     return Survey(

@@ -60,16 +60,11 @@ def _graph(waits: Iterable[Wait]) -> dict[int, Sequence[int]]:
     return edges | inside
 
 
-def _ring(waits: Iterable[Wait]) -> list[int]:
-    """The processes of a shortest cycle, from the one whose wait comes first on."""
-    graph = _graph(waits)
-    order = sorted(graph, key=lambda node: node < 0)  # processes in the order of their waits
-    return [node for node in ring(graph, order) if node >= 0]
-
-
 def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleFinding:
     mine = together((wait.process, wait) for wait in waits)
-    path = _ring(waits)
+    graph = _graph(waits)
+    # Processes of a shortest cycle, from the one whose wait comes first on.
+    path = [p for p in ring(graph, sorted(graph, key=lambda node: node < 0)) if p >= 0]
     following = dict(zip(path, [*path[1:], path[0]], strict=True))
     edges = [
         (next(w for w in mine[node] if target in w.targets), target)

@@ -260,7 +260,7 @@ def _blame(
     if all(case.trace.processes[op.process].is_agent for op, _ in clients):
         return [], [], NO_AGENT, False
     zero = [p for p in case.trace.processes if p.rank == 0 and p.job == job]
-    made = _newest(case).get(zero[0].index) if zero else None
+    made = {o.process: (o, s) for o, s in _of_tcp(case)}.get(zero[0].index) if zero else None
     if made is not None and made[0].status != "ok" and not made[1].server:
         own = made[1]
         here = address(case, own) == address(case, clients[0][1])
@@ -289,11 +289,6 @@ def _where_others_are(
         if len(there) > 1 or not here <= met:
             found.append((op, store, there))
     return max(found, key=lambda one: len(one[2]), default=None)
-
-
-def _newest(case: Case) -> dict[int, tuple[Op, Store]]:
-    """The store that each process made last, and its constructor."""
-    return {op.process: (op, store) for op, store in _of_tcp(case)}
 
 
 def _of_tcp(case: Case) -> list[tuple[Op, Store]]:

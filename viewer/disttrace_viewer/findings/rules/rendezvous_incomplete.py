@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.evidence.mismatches import minority
-from disttrace_viewer.evidence.rendezvous import UNNAMED, Attempt, Rendezvous, host_of
+from disttrace_viewer.evidence.rendezvous import UNNAMED, Attempt, Rendezvous
 from disttrace_viewer.evidence.wait import NODES, RENDEZVOUS, Wait, Waits
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding, Scope, why
@@ -328,6 +328,9 @@ def _nodes(attempt: Attempt) -> str:
 
 def _agents(trace: JobTrace, processes: Iterable[int]) -> str:
     """``agent 4711 on a`` or ``agents 4711 on a and 4712 on b``."""
-    found = [trace.processes[p] for p in processes]
-    names = [f"{p.pid or p.id[:8]} on {host_of(p)}" for p in found]
+    names = []
+    for one in (trace.processes[p] for p in processes):
+        # As torchrun calls the node, where that tells more than the host's name.
+        host = one.host if one.node in ("", None, one.host) else f"{one.node} ({one.host})"
+        names.append(f"{one.pid or one.id[:8]} on {host}")
     return f"agent{'s' if len(names) > 1 else ''} {sentences.listed(names)}"

@@ -29,7 +29,7 @@ from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign.kineto import unpacked
 from disttrace_viewer.load.problems import ViewerError
-from disttrace_viewer.merge.clock import by_wall_clock
+from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.trace.columns import STATUS
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.plain_text import plain
@@ -208,7 +208,8 @@ def _profile(trace: JobTrace, path: str, number: int) -> _OtherProfile:
     if len(clocks) != 1:
         why = "processes of several hosts have its pids" if clocks else "no process has its pids"
         raise ViewerError(f"{plain(path)} cannot be placed: {why}.")
-    at = by_wall_clock(trace.clocks[clocks.pop()], of)
+    clock = trace.clocks[clocks.pop()]
+    at = to_unix(clock, of - clock.offset_ns + clock.moved_ns)  # it is a reading of the wall clock
     labels = ", ".join(p.label for p in made) if len(made) < _FEW else f"{len(made)} processes"
     file = os.path.basename(path)
     name = f"profile-{number}.json"  # its clock is the time line's if it is sorted before ours
