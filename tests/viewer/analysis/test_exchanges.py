@@ -48,14 +48,6 @@ def test_who_did_not_come_is_missing(tmp_path: Path) -> None:
     assert found.participants([0])["group_rank"].to_list() in ([0, 2], [2, 0])
 
 
-def test_unlike_arguments_are_flagged(tmp_path: Path) -> None:
-    for journal, group in steps(tmp_path, 2, count=0):
-        journal.run(journal.collective(group), MS, MS, q=1)
-        other = journal.collective(group, reduce_op="MAX" if journal.rank else "SUM")
-        journal.run(other, 3 * MS, MS, q=2)
-    assert exchanges(tmp_path).collectives["alike"].to_list() == [True, False]
-
-
 def test_two_backends_of_a_group_count_for_themselves(tmp_path: Path) -> None:
     """Sequence number 1 on gloo and 1 on nccl are two exchanges."""
     for journal, group in steps(tmp_path, 2, count=0):
