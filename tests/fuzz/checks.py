@@ -21,7 +21,7 @@ from fuzz.mutations import rich
 OBEYED = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\x8b-\x8f\xa8-\xae]")
 """Signs that a terminal, or who reads there, takes for something else than text."""
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "view": ("view", "--width", "120", "--around", "+0s", "--last", "99999"),
+    "view": ("view", "--width", "120", "--last", "99999"),
     "diagnose": ("diagnose", "--stall", "1"), "diagnose json": ("diagnose", "--json"),
     "top": ("top", "--once"), "stats": ("stats",), "stats json": ("stats", "--json"),
     "jobs": ("jobs",), "jsonl": ("export", "--format", "jsonl"),

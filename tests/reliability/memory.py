@@ -107,7 +107,7 @@ KINDS: dict[str, Callable[[Path, int], None]] = {
 """By name: fills a folder with about so many bytes."""
 
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "view": ("view", "--around", "+0s", "--last", "99999"), "diagnose": ("diagnose",),
+    "view": ("view", "--last", "99999"), "diagnose": ("diagnose",),
     "stats": ("stats",), "jobs": ("jobs",), "top": ("top", "--once"),
     "reduce": ("reduce", "-o", "{out}/states"), "collect": ("collect", "-o", "{out}/all.tar.gz"),
     "jsonl": ("export", "--format", "jsonl", "-o", "{out}/jsonl"),
