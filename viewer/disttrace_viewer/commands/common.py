@@ -141,6 +141,7 @@ def write(data: bytes) -> None:
         signs = (s if s.isprintable() or s == "\n" else json.dumps(s)[1:-1] for s in data.decode())
         data = "".join(signs).encode()
     try:
+        sys.stdout.flush()  # text that is before it, of this program or another one
         sys.stdout.buffer.write(data)
         sys.stdout.flush()
     except BrokenPipeError:
