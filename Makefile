@@ -17,9 +17,9 @@ SEED ?= 1
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.stamp
-# Four files of tests at a time, the longest first (tests/conftest.py): most of a test is the start
+# Three files of tests at a time, the longest first (tests/conftest.py): most of a test is the start
 # of a process or its sleep.
-BESIDE = -n 4 --dist loadfile --no-loadscope-reorder
+BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
 # Thousands of interpreters start: each module of ours is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 CHECKED = disttrace viewer tests examples benchmarks hatch_build.py hatch_manual.py

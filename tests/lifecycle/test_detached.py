@@ -468,7 +468,7 @@ pair = socket.socketpair()
 os.dup2(pair[0].fileno(), 700)
 import torch.distributed as dist
 heard.clear()  # torch itself may start something when it is imported
-store = dist.TCPStore("127.0.0.1", 0, 1, True, timeout=datetime.timedelta(seconds=7))
+store = dist.TCPStore("127.0.0.1", 0, 1, True, timeout=datetime.timedelta(seconds=11))
 print("begun", flush=True)
 try:
     store.get("never")
