@@ -145,6 +145,7 @@ def host(tmp_path: Path, rank: int = 1) -> Merged:
         keys={"argv": ["train.py", "--token", "hunter2"], "cwd": "/home/me/project"},
     )  # fmt: skip
     world = journal.world(29500)
+    journal.group(desc="undefined", ranks=[1, 2])
     stack = journal.stack(("/home/me/project/train.py", 10, "main"))
     call = journal.collective(world, stack=stack, args={"name": "tenant", "ranks": [0, 1]})
     journal.run(call, t=MS, d=MS, q=1)
@@ -174,6 +175,7 @@ def test_numbers_and_places_are_sent(tmp_path: Path) -> None:
     (state,) = unpacked([answer(data)], NOBODY).states
     assert state.process["pid"] == 701
     assert [row[6] for row in state.ops][:1] == [1]
+    assert "undefined" in [one.get("desc") for one in state.numbered["group"].values()]
 
 
 def _same_text(tmp_path: Path, text: str) -> Merged:

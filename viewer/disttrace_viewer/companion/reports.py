@@ -328,8 +328,8 @@ def _only(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def hidden(word: str) -> str:
-    """What stands for a word; numbers, which tell nothing, stand for themselves."""
-    if word.isdecimal() or word.startswith(_MARK) or not word:
+    """What stands for a word; numbers and what torch itself calls groups stand for themselves."""
+    if word.isdecimal() or word.startswith(_MARK) or word in ("", "undefined", "default_pg"):
         return word
     digest = hashlib.sha256(b"disttrace word\0" + word.encode("utf-8", "replace")).hexdigest()
     return _MARK + digest[:16]
