@@ -67,6 +67,14 @@ def is_library(file: str) -> bool:
     )
 
 
+def public(file: str) -> str:
+    """What anybody may know of a path: its name, and of a library also that it is one."""
+    standard, inside, name = _STANDARD.search(file), in_package(file), file.rpartition("/")[2]
+    if standard is not None or inside is None:
+        return standard[0] + name if standard else name
+    return f"/site-packages/{inside if inside.startswith(_CARRIERS) else name}"
+
+
 def waits_for_input(file: str, function: str) -> bool:
     """Whether this innermost function waits for the outside: in C, or in a library."""
     name = file.rpartition("/")[2].removesuffix(".py")

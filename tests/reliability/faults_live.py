@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,8 @@ def live(row: Row, folder: Path, stall_s: float, *, apart: bool, hosts: Sequence
     named_only = MAY_BE in summary and bool(apart or hosts)
     problems = [] if named_only else list(judge(row, report, code))
     sentences = [found["summary"] for found in report["findings"]]
-    if _plain(summary) not in map(_plain, sentences) and not (
+    plain = partial(_plain, hashed="~" in summary)
+    if plain(summary) not in map(plain, sentences) and not (
         MAY_BE in summary and (apart or hosts or _never_started(report))
     ):
         problems.append(f"said: {summary} diagnose says: {' '.join(sentences[:1])}")
@@ -116,12 +118,13 @@ def _never_started(report: Mapping[str, Any]) -> bool:
     return bool(report["findings"]) and not known & {*report["findings"][0]["culprit_ranks"]}
 
 
-def _plain(sentence: str) -> str:
+def _plain(sentence: str, *, hashed: bool) -> str:
     """Without what differs from moment to moment: ages, the line of a loop that was sampled, and
-    what those are at who are missing (behind a semicolon); and without texts of exceptions, which
-    stay on their host.
+    what those are at who are missing (behind a semicolon); and without texts of exceptions and,
+    where they are ``hashed``, names of keys, which stay on their host.
     """
-    sentence = re.sub(r"(?<=Error): [^()]*(?= \()", "", sentence)
+    sentence = re.sub(r"'[^']*'", "''", sentence) if hashed else sentence
+    sentence = re.sub(r"(?<=Error): [^()]*?(?= \(|\.$)", "", sentence)
     return re.sub(r"[\d.,]+ (ns|µs|ms|s|min|h)\b|(?<=\.py):\d+|;.*", "", sentence)
 
 
@@ -157,6 +160,7 @@ Without a common folder, the waiting ranks are named and none is blamed where th
 served the job's store has ended (never under torchrun, whose agent serves it), or where the
 missing rank is alone on its host and nothing runs in it. Nothing is printed where all others have
 failed, the store went with them, and the last rank waits for no other (`--where destroy`).
+A rank that computes for ever (`--where loop`) is at work: `waiting:`, and no stall.
 
 Ranks or nodes that are missing in a rendezvous may still come: that is `starting:` at the
 limit, and a stall after a minute, or after six limits if these are less. Lines counted include
@@ -167,6 +171,7 @@ those of `diverged:`, which report different calls of ranks within a second or t
 def _hang(row: Row) -> str | None:
     """The name of a row that hangs, wherever it is run."""
     hangs = row.ends == "hang" and row.number and row.needs is None and not row.clocks
+    hangs = hangs and "--where loop" not in row.name
     return row.name if hangs else None
 
 

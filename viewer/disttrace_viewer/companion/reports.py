@@ -9,11 +9,11 @@ has the same word reads it in its place, so keys and groups still meet; no other
 from __future__ import annotations
 
 import hashlib
-import os.path
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from disttrace.journal.code_files import public as public_path
 from disttrace_viewer.analysis.liveness import Look, Observation, look
 from disttrace_viewer.analysis.process_ends import quotes
 from disttrace_viewer.companion import protocol
@@ -212,7 +212,7 @@ def public(state: State) -> State:
             **numbered,
             "string": {n: _error(text) for n, text in _table(state, "string")},
             "stack": {
-                n: [[os.path.basename(file), line, name] for file, line, name in frames]
+                n: [[public_path(file), line, name] for file, line, name in frames]
                 for n, frames in _table(state, "stack")
             },
             "thread": {n: {} for n, _ in _table(state, "thread")},
@@ -280,12 +280,12 @@ def _of_store(store: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def known_files(states: Iterable[State]) -> dict[str, str]:
-    """Files in stacks by their names without folders, where there is one of that name."""
+    """Files in stacks by what others are sent of their paths, where one alone has that."""
     found: dict[str, set[str]] = {}
     for state in states:
         for frames in state.numbered.get("stack", {}).values():
             for file, _, _ in frames:
-                found.setdefault(os.path.basename(file), set()).add(file)
+                found.setdefault(public_path(file), set()).add(file)
     return {name: next(iter(paths)) for name, paths in found.items() if len(paths) == 1}
 
 
