@@ -209,6 +209,7 @@ def test_of_texts_torchs_own_words_are_sent(tmp_path: Path, text: str, sent: str
     (state,) = unpacked([answer(packed(merged))], NOBODY).states
     (failure,) = state.listed["failure"]
     assert tidy(f"RuntimeError: {failure['text']}") == f"RuntimeError{': ' * bool(sent)}{sent}"
+    assert tidy(f"E: ~{0:016}; ~{1:016}: {sent}; ~{2:016}") == f"E; {sent}"
     assert "hunter2" not in failure["text"]
     (known,) = unpacked([answer(packed(merged))], _same_text(tmp_path, text)).states
     assert known.listed["failure"][0]["text"] == text

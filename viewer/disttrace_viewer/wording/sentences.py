@@ -288,8 +288,8 @@ _ADVICE = re.compile(r"\. This is typically caused by a remote worker .*", re.DO
 """What gloo adds to each of its errors."""
 
 
-_HASHED = re.compile(r"(: )?~[0-9a-f]{16}(: )?")
-"""Of another host, which keeps the text."""
+_HASHED = re.compile(r"(: |; )?~[0-9a-f]{16}(: )?")
+"""Of another host, which keeps the texts."""
 
 
 def tidy(text: str) -> str:
@@ -297,7 +297,7 @@ def tidy(text: str) -> str:
     it stands in has its own. The recorder has cut it, where the end tells most.
     """
     text = _ADVICE.sub("", _SOURCE.sub(r"[\1] ", text))
-    text = _HASHED.sub(lambda found: ": " if found[1] and found[2] else "", text)
+    text = _HASHED.sub(lambda found: found[1] if found[1] and found[2] else "", text)
     return text if text.endswith("..") else text.removesuffix(".")
 
 
