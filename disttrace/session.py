@@ -34,7 +34,7 @@ from disttrace.lifecycle import detached, gil_free_stacks, last_word, listeners
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending, end_process
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
-from disttrace.lifecycle.heartbeat import COMPARE_NS, InStep, Live, Periodic
+from disttrace.lifecycle.heartbeat import COMPARE_NS, IN_MEMORY, InStep, Live, Periodic, Syncing
 from disttrace.lifecycle.last_word import ExitSummary
 from disttrace.lifecycle.voice import Voice
 from disttrace.recording import forks
@@ -98,6 +98,9 @@ class Session:
                 Periodic("telling of stalls", lambda _: voice.look(), lambda: voice.pause_ns),
                 Periodic("comparisons of calls between ranks", in_step.look, lambda: COMPARE_NS),
             ]
+            if filesystem(config.dir) not in IN_MEMORY:
+                syncing = Syncing(self.capture, without_gil)
+                tasks.append(Periodic("writing the journal to the disk", syncing.look))
             self._voice, self._in_step = voice, in_step
         self.live = Live(
             self.capture, beats=config.heartbeat, further=tasks, without_gil=without_gil

@@ -68,7 +68,7 @@ def is_library(file: str) -> bool:
 
 
 def public(file: str) -> str:
-    """What anybody may know of a path: its name, and of a library also that it is one."""
+    """What of a path is public: its name, and of a library also that it is one."""
     standard, inside, name = _STANDARD.search(file), in_package(file), file.rpartition("/")[2]
     if standard is not None or inside is None:
         return standard[0] + name if standard else name

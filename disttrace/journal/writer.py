@@ -180,6 +180,11 @@ class JournalWriter:
         """The descriptor of the definitions file. Raises OSError."""
         return self._defs.checked()
 
+    @property
+    def descriptor(self) -> int:
+        """That of the current segment; -1: there is none. Raises OSError."""
+        return -1 if self._segment is None else self._segment.file.checked()
+
     def close(self) -> None:
         """Cut the last segment to its size and close both files. Raises OSError."""
         if self._segment is not None:

@@ -11,7 +11,9 @@ program must ever get that one because of us, so nobody sends it from outside. T
 asked, by a signal that it alone can get: it is directed at it, and it waits for it with everything
 blocked, so that no handler is called, whosever there is. Then it sets the handler, if the signal
 still has none, sends it to the thread in question, and takes the handler away after the answer.
-Both signals carry a value; whatever comes without one means what it means without us. */
+Both signals carry a value; whatever comes without one means what it means without us.
+
+The same thread has the journal's files written to the disk: that may take long, and nobody waits. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -35,10 +37,10 @@ PyMODINIT_FUNC PyInit__answers(void) {
 #include <time.h>
 #include <unistd.h>
 
-enum { STACK = 256 << 10, PATIENCE_MS = 200 };
+enum { STACK = 256 << 10, FILES = 2, PATIENCE_MS = 200 };
 /* In the upper half of a signal's value; a thread's number is in the lower one. "ASK" is sent by the
    companion, see gil_holders.py. */
-enum { ASK = 0x61736b21, SHOW, SHOWN, QUIT };
+enum { ASK = 0x61736b21, SHOW, SHOWN, SYNC, QUIT };
 
 typedef struct {
     int fd;
@@ -50,6 +52,8 @@ static volatile pid_t owner;      /* the process that may write stacks; 0: none 
 static void (*writer)(int);       /* faulthandler's handler */
 static int asked_by;              /* the number that it knows, and threads are asked by */
 static File journal;              /* where it writes */
+static File to_sync[FILES];       /* set while nothing is being synced */
+static atomic_int syncing;
 static atomic_int thread;         /* its number; 0: there is none */
 static atomic_int waiting;        /* for a thread that was asked and has not answered */
 static atomic_int begun;          /* it has run */
@@ -157,6 +161,12 @@ static void answered(void) {
     atomic_store(&waiting, 0);
 }
 
+static void sync_files(void) {
+    for (int i = 0; i < FILES; i++)
+        if (to_sync[i].fd >= 0 && is_still(&to_sync[i])) fdatasync(to_sync[i].fd);
+    atomic_store(&syncing, 0);
+}
+
 static void *run(void *Py_UNUSED(argument)) {
     int number = asked_by;
     sigset_t only;
@@ -172,6 +182,7 @@ static void *run(void *Py_UNUSED(argument)) {
         uint32_t is = what(&info);
         if (is == ASK) ask((pid_t)(uint32_t)(uintptr_t)info.si_value.sival_ptr);
         else if (is == SHOWN) answered();
+        else if (is == SYNC) sync_files();
         else if (is == QUIT) break;
         else if (info.si_code != SI_TKILL) {
             /* Meant for the process, which has come to use it: give it back, and leave it alone. */
@@ -244,7 +255,10 @@ static PyObject *start(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored)) 
 static PyObject *stop(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored)) {
     struct timespec until;
     int number = atomic_exchange(&thread, 0);
-    if (owner != getpid()) joinable = 0; /* a fork left it behind */
+    if (owner != getpid()) { /* a fork left it behind */
+        joinable = 0;
+        atomic_store(&syncing, 0);
+    }
     if (!joinable) Py_RETURN_NONE;
     joinable = 0;
     if (number != 0) tell(number, asked_by, QUIT, 0);
@@ -262,6 +276,18 @@ static PyObject *runs(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored)) {
     return PyLong_FromLong(owner == getpid() ? atomic_load(&thread) : 0);
 }
 
+static PyObject *sync_both(PyObject *Py_UNUSED(self), PyObject *args) {
+    int fds[FILES];
+    if (!PyArg_ParseTuple(args, "ii", &fds[0], &fds[1])) return NULL;
+    int to = owner == getpid() ? atomic_load(&thread) : 0;
+    if (to == 0 || atomic_exchange(&syncing, 1)) Py_RETURN_FALSE;
+    for (int i = 0; i < FILES; i++)
+        if (!identify(&to_sync[i], fds[i])) to_sync[i].fd = -1;
+    if (tell(to, asked_by, SYNC, 0)) Py_RETURN_TRUE;
+    atomic_store(&syncing, 0);
+    Py_RETURN_FALSE;
+}
+
 static PyMethodDef methods[] = {
     {"take", take, METH_VARARGS,
      "Let stacks go to this descriptor, by what faulthandler has registered for this number."},
@@ -272,6 +298,8 @@ static PyMethodDef methods[] = {
     {"start", start, METH_NOARGS, "Start the thread; its number, or 0."},
     {"stop", stop, METH_NOARGS, "End the thread; in a fifth of a second, or later."},
     {"runs", runs, METH_NOARGS, "The thread's number; 0: there is none, or none any more."},
+    {"sync", sync_both, METH_VARARGS,
+     "Have two files written to the disk; False where there is no thread, or it is at it still."},
     {NULL},
 };
 

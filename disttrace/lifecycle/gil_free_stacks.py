@@ -99,6 +99,10 @@ class GilFreeStacks:
             native = get_native_id()
             recorder.note(ANSWERS, signal=state[0], fd=self._file, native=native, asked=asked)
 
+    def sync(self, segment: int) -> bool:
+        """Have segment and definitions synced meanwhile; False: no thread is free for it."""
+        return self._file >= 0 and bool(self._native.sync(segment, self._file))
+
     def pause(self) -> None:
         """Before a fork: Python counts threads, and warns of them."""
         if self._native is not None:

@@ -213,6 +213,34 @@ class Live:
             )
 
 
+RARELY_NS = 30_000_000_000
+"""Nanoseconds between two times while operations begin and end, about as often as the kernel does:
+the next store into a page of a mapped segment is a page fault after it, which may have to wait for
+the file system."""
+
+IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+
+
+class Syncing:
+    """Decides when; ``look`` is called by the background thread, once a second."""
+
+    def __init__(self, capture: Capture, native: GilFreeStacks) -> None:
+        self._capture = capture
+        self._native = native
+        self._seen = self._synced = (0, 0)
+        self._due = 0
+
+    def look(self, now: int) -> None:
+        """``now``: nanoseconds of a steady clock. Raises OSError where the file is another's."""
+        recorder = self._capture.recorder
+        progress = recorder.progress()
+        stands, self._seen = progress == self._seen, progress
+        if progress == self._synced or not (stands or now >= self._due):
+            return
+        if self._native.sync(recorder.descriptor()):
+            self._synced, self._due = progress, now + RARELY_NS
+
+
 COMPARE_NS = 450_000_000
 
 

@@ -125,6 +125,11 @@ class Recorder(InternTable):
         segment, size = journal.position()
         return segment, size - self._in_background
 
+    def descriptor(self) -> int:
+        """The current segment's, -1 without one. Raises OSError."""
+        with patient(LOCK):
+            return -1 if self._journal is None else self._journal.descriptor
+
     def progress_mark(self, *, launcher: bool = False) -> object:
         """Equal at two moments between which the main thread began and ended nothing: the operation
         that it is in, as threads beside it may go on, else the journal's progress. A ``launcher``
