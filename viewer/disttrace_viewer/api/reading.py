@@ -7,16 +7,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from rich.text import Text
-
 from disttrace_viewer.load import files
 from disttrace_viewer.merge.jobs import chooser, folders, newest, nothing
 from disttrace_viewer.merge.surveying import Survey, survey
 from disttrace_viewer.states.folder import engine_of
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.values import dataclass
-from disttrace_viewer.views.terminal import DIM
-from disttrace_viewer.views.terminal.console import Column, TextConsole, paint_table
 from disttrace_viewer.wording.names import clock_time, duration, few, number
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None"
@@ -64,6 +60,11 @@ def print_jobs(
     found: Sequence[Job], *, width: int | None = None, color: bool | None = None
 ) -> None:
     """The list on standard output, as ``disttrace jobs`` shows it."""
+    from rich.text import Text
+
+    from disttrace_viewer.views.terminal import DIM
+    from disttrace_viewer.views.terminal.console import Column, TextConsole, paint_table
+
     out = TextConsole(width=width, color=color)
     ranks = [
         f"{len(job.ranks)} of {job.world_size}"

@@ -8,10 +8,8 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from opentelemetry.metrics import Observation
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -21,6 +19,9 @@ from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.sdk import SCOPE, Meters, resource
 from disttrace_viewer.otlp.target import exporter, target, without_secrets
 from disttrace_viewer.trace.plain_text import whole
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics import MeterProvider
 
 QUEUE = 32768
 """Spans waiting at most (OTEL_BSP_MAX_QUEUE_SIZE): about 100 MB."""
@@ -203,6 +204,10 @@ class Metrics:
         first = None if self._provider is not None else next(known, None)
         if first is None or self._target is None:
             return
+        from opentelemetry.metrics import Observation
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
         shared = {k: v for k, v in resource(first).items() if k in _OF_THE_JOB}
         reader = PeriodicExportingMetricReader(exporter("METRICS", self._target[0]))
         self._provider = MeterProvider([reader], Resource.create(shared), shutdown_on_exit=False)
