@@ -46,7 +46,7 @@ def batch(folder: Path) -> Known:
             **{name: call[name] for name in _OF_CALL},
             "splits": one.signature.splits, "args": dict(one.args),
             "group": None if group is None else group.id, "group_rank": one.group_rank,
-            "stack": [tuple(frame) for frame in trace.stack(row["call"])],
+            "stack": [tuple(frame) for frame in trace.call(row["call"]).stack],
             "begin": begin - process.t0 - trace.clocks[process.clock].offset_ns,
             "issued": after("issued_ns"), "waited": after("wait_begin_ns"),
             "completed": after("complete_ns"), "end": UNKNOWN if unseen else after("end_ns"),

@@ -122,7 +122,7 @@ def test_a_call_is_a_value_with_its_stack(tmp_path: Path) -> None:
     call = trace.call(trace.operations["call"][0])
     assert (call.op, call.kind) == ("all_reduce", "collective")
     assert (call.asynchronous, call.shapes) == (False, ((4,),))
-    assert trace.stack(call.index) == (Frame("train.py", 10, "main"),)
+    assert call.stack == (Frame("train.py", 10, "main"),)
     assert call.group is not None
     assert trace.groups[call.group].ranks == (0, 1)
 

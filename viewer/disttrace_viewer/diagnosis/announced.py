@@ -1,8 +1,6 @@
-"""What a job reported of itself, and the law on it: the finding with more evidence stays the first.
+"""What a job reported of itself: where journals hold less evidence now, it comes first.
 
-While a job runs more is known than its journals hold later: kernels answer for its processes, and
-hosts for theirs. So what it reported of a fault, and has not taken back, stands before findings
-that rest on less.
+While a job runs, kernels answer for its processes, and hosts for theirs.
 """
 
 from __future__ import annotations
@@ -159,12 +157,11 @@ def _resolved(case: Case, reported: RuleFinding, at: float) -> bool:
 
 
 def announced_beside(bases: Iterable[str], trace: JobTrace) -> tuple[dict[str, Any], ...]:
-    """What was kept of the jobs of ``trace`` in the folders of its journals, oldest first; or what
-    their log tells of it.
+    """What was kept of the jobs of ``trace`` beside its journals, or what their log tells, oldest
+    first.
 
-    A job that is tried again, or runs beside another of its name, writes into the same file. A
-    verdict is of whose processes it names; where it names none that is known, of the launch that
-    was the newest one then.
+    Jobs of one name share a file: a verdict is of the job whose processes it names, else of the
+    launch that was the newest one then.
     """
     where = {os.path.dirname(base) for base in bases}
     rows = (row for one in trace.processes for row in one.reports if row["kind"] == "said")
@@ -223,11 +220,8 @@ def other(case: Case, findings: Sequence[RuleFinding]) -> Other:
 
 
 def combined(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One report of the values of several (``diagnose --json``), that on the newest job first.
-
-    Whatever is of one process or one finding has its job. The rest, ``missing_ranks``
-    too, is the newest job's; those of the others are in ``jobs``.
-    """
+    """One report of the values of several (``diagnose --json``), that on the newest job first; the
+    rest is the newest job's, and in ``jobs`` each one's."""
     first, *others = reports
     if not others:
         return dict(first)
@@ -282,9 +276,7 @@ def settled(read: Callable[[], T], evidence_of: Callable[[T], Sequence[Evidence]
 
 
 def _just_broken(evidence: Evidence) -> set[object]:
-    """Ends of processes, and operations that ended badly, so shortly before the newest sign of life
-    that a journal may have been read in between, if that sign is of now.
-    """
+    """What ended, or ended badly, so shortly before now that journals were read in between."""
     whole = all(end.exit_word is not None for end in evidence.ends)  # nothing follows that record
     if whole or time.time_ns() - evidence.cut_ns > RECENT_NS:
         return set()

@@ -39,9 +39,7 @@ MOST_COMPARED = 64
 MOST_READ_BYTES = 1 << 26
 """Of journals that are read as a whole to tell since when a group is out of step."""
 SOON_BYTES = 1 << 23
-"""Of those that are read whatever is wrong: that takes a third of a second, and jobs wait at their
-end for the verdict.
-"""
+"""Of those that are read whatever is wrong: it takes a third of a second of the job's end."""
 FEW_BYTES = 1 << 22
 """Of those that are read in this process: processes for them would take as long to start."""
 NO_RANK = Merged({})
@@ -62,10 +60,7 @@ def read(
     engine: Engine = here,
     progress: folder.Progress | None = None,
 ) -> Merged:
-    """The states of all journals below ``paths``, or in files of states.
-
-    Raises ViewerError where there is neither.
-    """
+    """The states of all journals below ``paths``, or in files of states. Raises ViewerError."""
     if _stored(paths):
         found = folder.read([path for path in paths if isinstance(path, str)])
     else:
@@ -102,13 +97,11 @@ def judged(
     look: Look = look,
     compare: bool = False,
 ) -> Verdict:
-    """The verdict on the jobs that ``choose`` picks, or on the processes of which ``only`` has the
-    ids, from journals or from files of states.
+    """The verdict on the jobs that ``choose`` picks, or on the processes whose ids are in ``only``.
 
-    ``local`` are the states of the journals, where they were reduced already; ``others`` are of
-    processes whose journals lie elsewhere, and ``fetch`` has some of these read in full; ``look``
-    states which processes live; ``compare``: also sequences of collectives of a job that gets on.
-    Raises ViewerError where there is neither.
+    ``local``: states that were reduced already; ``others``: of journals that lie elsewhere, of
+    which ``fetch`` has some read in full; ``look``: which processes live; ``compare``: also the
+    sequences of a job that gets on. Raises ViewerError where there is nothing.
     """
     stored = _stored(paths)
     merged = read(paths, engine=engine) if local is None else local
@@ -136,11 +129,9 @@ def judged(
 def suspects_of(
     found: Verdict, merged: Merged, elsewhere: Set[str] = frozenset(), *, compare: bool = False
 ) -> tuple[str, ...]:
-    """The processes whose journals decide errors that are only likely so far: which they blame,
-    and the members of the group in question; of a few all collectives are compared. And those whose
-    journals seem to lack what stands before the part that was read: a thread polls a store, and
-    another one is in a collective since. ``elsewhere``: those (ids) who have to be queried.
-    """
+    """The processes (ids) whose journals decide errors that are likely only: which they blame, the
+    members of the group, and those whose journals seem to lack what came before the part that was
+    read. ``elsewhere``: those who have to be queried."""
     evidence = found.case.evidence
     processes = evidence.trace.processes
     wanted: dict[int, None] = {}
@@ -190,10 +181,8 @@ def _out_of_step(found: Verdict, merged: Merged, compare: bool) -> Iterable[int]
 
 
 def _joined(found: Verdict, merged: Merged, elsewhere: Set[str]) -> Iterable[int]:
-    """Processes whose calls tell what went wrong first, if anything did and that is read soon: what
-    their members passed may have differed in collectives that are over, of which states keep none
-    but the newest. Others are queried only where those differ as well.
-    """
+    """Processes whose calls tell what went wrong first, if they are read soon: of collectives that
+    are over states keep none but the newest. Others are queried where those differ as well."""
     evidence = found.case.evidence
     errors = [finding for finding in found.findings if finding.severity == ERROR]
     joined = {op.process: None for op in evidence.sample.of_kind("collective")} if errors else {}
@@ -223,12 +212,8 @@ def verdict_on(
     stall_ns: int = STALL_NS,
     look: Look = look,
 ) -> Verdict:
-    """The verdict on the processes of a trace, which bear the same numbers in it; ``exchanges`` are
-    those of the trace, where they are at hand.
-
-    Raises:
-        ViewerError: where the journals are not there any more.
-    """
+    """The verdict on the processes of a trace; ``exchanges``: its own, where they are at hand.
+    Raises ViewerError where the journals are gone."""
     from disttrace_viewer.analysis.exchanges import Exchanges  # which needs Polars
 
     ids = {p.id for p in trace.processes}

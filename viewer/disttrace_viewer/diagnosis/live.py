@@ -16,7 +16,6 @@ from disttrace_viewer.trace.operation import GROUPED, Op
 from disttrace_viewer.trace.process import Process
 from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import NO_JOURNAL
 
 HABIT = 2
 """Who has waited at a place for so long before is given as many times that."""
@@ -24,9 +23,7 @@ ASKS = -1
 """In place of an operation's number where one waits by asking, each time in another one."""
 
 PATIENCE_S, OF_PATIENCE = 3.0, 0.3
-"""So long beyond the limit, at most (and for that part of it), one waits for answers before telling
-what is known.
-"""
+"""So long beyond the limit, at most (and that part of it), one waits for answers of others."""
 SOONEST_S, AGAIN_S = 0.3, 0.5
 """Until the next look, at least; and where something is about to be known."""
 
@@ -48,9 +45,7 @@ class Picture:
     """Until the next look."""
 
     def signature(self, case: Case) -> list[list[Any]]:
-        """Tells one picture from another; empty where nothing is stalled. Of those that are missing
-        fewer may be so later, whether or not they are named.
-        """
+        """Tells one picture from another; empty where nothing is stalled."""
         return [
             [f.kind, _ids(case, f.culprits or f.scope.roots), f.group, f.seq, f.key]
             for f in self.errors
@@ -126,9 +121,7 @@ def workers(case: Case) -> set[int]:
 
 
 def _waits(case: Case) -> Iterator[tuple[Op, int]]:
-    """What a rank waits in, with its number, or asks for again and again; the one that gave up does
-    not.
-    """
+    """What a rank waits in, with its number, or asks for again and again; not where it gave up."""
     yield from ((op, op.number) for op in case.evidence.blocking if op.error is None)
     yield from ((wait.op, ASKS) for wait in case.waits if wait.polled)
 
@@ -164,14 +157,11 @@ def gave_up(case: Case, reported: Collection[tuple[str, int]]) -> bool:
 
 
 def stalled(case: Case, findings: Iterable[RuleFinding], limit_s: float) -> list[RuleFinding]:
-    """The errors by which a rank has stood still for the limit, and the warnings by which it waited
-    for ranks that are at work.
+    """The errors by which a rank has stood still for the limit, and warnings of those that wait for
+    ranks at work.
 
-    The one that was quiet for so long may have been so before it began to wait. Where none waits,
-    and all that a finding is about is over, nothing stands still: a launcher sees to those that
-    failed, and may have started them anew. What holds up the living comes before why an earlier
-    attempt failed, and while those of a later attempt only start nothing is reported of that at
-    all.
+    Where none waits and all is over, a launcher sees to it. What holds up the living comes first;
+    while a later attempt only starts, nothing is reported of an earlier one.
     """
     ages, alive = ages_s(case), workers(case)
     if max(ages, default=limit_s) < limit_s:
@@ -198,10 +188,7 @@ def _of_earlier_attempt(case: Case, finding: RuleFinding, alive: set[int]) -> bo
 
 
 def _habitual(case: Case, finding: RuleFinding) -> bool:
-    """Whether all who wait have waited at that place for about as long before: a checkpoint.
-
-    Who gave up, however soon, does not wait any more.
-    """
+    """Whether all have waited there for about as long before (a checkpoint); none gave up."""
     of = [case.of_process[p][0] for p in finding.waiting if case.of_process.get(p)]
     return bool(of) and all(
         w.op.error is None and case.evidence.age_ns(w.op) < HABIT * case.evidence.longest_ns(w.op)
@@ -228,7 +215,7 @@ def longest(case: Case, unknown: Sequence[int]) -> list[RuleFinding]:
     return [
         RuleFinding(
             kind="no_progress",
-            because=(NO_JOURNAL,),
+            because=(sentences.NO_JOURNAL,),
             summary=f"{sentences.have_been(trace, who, within=first.call.group)} waiting in"
             f" {sentences.operation(trace, first)}{at} for"
             f" {sentences.span(max(map(evidence.age_ns, alike)))}; {sentences.ranks(missing)} may"

@@ -171,10 +171,8 @@ def places(case: Case, findings: Sequence[RuleFinding]) -> list[RankPlace]:
 
 
 def _kind(case: Case, op: Op | None, *, apart: bool = False) -> tuple[str, str] | None:
-    """What operations in groups of one kind, tell all tensor-parallel ones of a mesh, share; of
-    those who are ``apart`` whose groups are known by name that is all there is to
-    report.
-    """
+    """What operations in groups of one kind share, as all tensor-parallel ones of a mesh;
+    ``apart``: of groups that are known by name alone."""
     if op is None or op.call.kind != "collective" or op.call.group is None:
         return None
     group = case.trace.groups[op.call.group]

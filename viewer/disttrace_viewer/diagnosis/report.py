@@ -311,10 +311,7 @@ def gaps_of(trace: JobTrace, sample: Sample) -> Gaps:
 
 
 def missing_ranks(trace: JobTrace) -> tuple[int, ...]:
-    """Ranks of default groups of which there is no journal, or none that states whose it is.
-
-    Of a dry run (``fake``) there is one process, whatever the size of its group.
-    """
+    """Ranks of default groups without a journal of theirs; a dry run (``fake``) has one process."""
     found: set[int] = set()
     for group in trace.groups:
         if group.default and {*group.backends.values()} != {FAKE}:
@@ -326,9 +323,7 @@ def missing_ranks(trace: JobTrace) -> tuple[int, ...]:
 
 
 def _of_other_size(trace: JobTrace, group: Group) -> set[int]:
-    """Ranks of all that meet for it at the same place, but take the world for larger or smaller:
-    they are in another group by that, and their journals are there.
-    """
+    """Ranks that meet there and take the world for larger or smaller: their journals are there."""
     here = (group.place, group.prefix, _tries(trace, group))
     return {
         member.rank
@@ -376,9 +371,7 @@ def _unended(trace: JobTrace, sample: Sample) -> Iterator[tuple[int, str]]:
 
 
 def _interrupted(one: Process, last: Exit, op: Op) -> bool:
-    """Whether a signal's exception took it out of the call: it left with an error, and its journal,
-    where heartbeats went on after the begin and nearly to the end, can have lost nothing else.
-    """
+    """Whether a signal's exception took it out of the call: it left badly, and beat until then."""
     beat_ns = one.heartbeat_ns or 0
     badly = bool(last.causes) or last.code not in (None, 0)
     return badly and beat_ns - op.begin_ns > HEARTBEAT_NS and last.t_ns - beat_ns < MISSED_NS
@@ -396,9 +389,7 @@ def _completed(kept: tuple[Op, ...]) -> int:
 
 
 def _silent(process: Process) -> bool:
-    """Whether it reported itself that it records no more, or its evidence is of one moment of its
-    own, as a dump is; or nothing is known of its journal but which one it is like.
-    """
+    """Whether it records no more, is evidence of one moment, or only reported by another one."""
     if process.source != JOURNAL or not process.paths:
         return True
     return process.exit is not None and process.exit.how == UNINSTALLED

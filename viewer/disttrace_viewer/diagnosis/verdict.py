@@ -19,7 +19,6 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, SEVERITIES, RuleFinding
 from disttrace_viewer.findings.rules import downgraded, outside, straggler, unmatched
 from disttrace_viewer.findings.rules.divergence import traced_back
-from disttrace_viewer.findings.rules.downgraded import attempts, eased, overcome
 from disttrace_viewer.findings.rules.groups import by_names
 from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.states.building import trace_of
@@ -28,9 +27,6 @@ from disttrace_viewer.trace.model import Blame, JobTrace
 from disttrace_viewer.trace.process import Problem
 from disttrace_viewer.trace.values import dataclass, replace
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import NO_DEFINITIONS, NOT_WHOLE, pattern
-from disttrace_viewer.wording.sentences import ended as how_ended
-from disttrace_viewer.wording.sentences import raised as how_is_raised
 
 SEEN = KINDS | {
     *("size_mismatch", "not_in_group", "duplicate_rank", "straggler", "late_sender"),
@@ -48,7 +44,7 @@ def judged(
         # Journals without definitions lie here, maybe of ranks that are absent.
         more = "collect the definitions (*.defs.jsonl) of the journals here that lack them"
         findings = [
-            f.doubted(NO_DEFINITIONS, absent_ranks=(), settles=(*f.settles, more))
+            f.doubted(sentences.NO_DEFINITIONS, absent_ranks=(), settles=(*f.settles, more))
             if f.absent_ranks
             else f
             for f in findings
@@ -94,7 +90,7 @@ def _unblamed(finding: RuleFinding, gaps: Gaps) -> RuleFinding:
     """What happened, without saying whose doing it was."""
     more = outside.journals({*gaps.absent, *gaps.ranks})
     return finding.doubted(
-        NOT_WHOLE,
+        sentences.NOT_WHOLE,
         culprits=(),
         settles=tuple(dict.fromkeys((*finding.settles, more))),
     )
@@ -155,7 +151,9 @@ def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[RuleFin
         for finding in rule(case):
             _take(case, finding)
     found = downgraded.traced_to(case, case.findings)
-    case.findings = [outlook(case, overcome(case, traced_back(case, one))) for one in found]
+    case.findings = [
+        outlook(case, downgraded.overcome(case, traced_back(case, one))) for one in found
+    ]
     findings, case.incomplete = judged(case, fold(case))
     findings = tuple(outside.worded(case, one) for one in findings)
     case.incomplete += outside.what_stays_open(case, findings)
@@ -163,7 +161,7 @@ def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[RuleFin
 
 
 def _take(case: Case, finding: RuleFinding) -> None:
-    finding = straggler.eased(case, eased(case, finding))
+    finding = straggler.eased(case, downgraded.eased(case, finding))
     found = outside.tempered(case, finding)
     if found is not None:
         case.add(downgraded.with_handled(case, by_names(case, found)))
@@ -244,7 +242,11 @@ def fold(case: Case) -> tuple[RuleFinding, ...]:
         )
     return tuple(
         sorted(
-            folded, key=lambda f: (SEVERITIES.index(f.severity), attempts(case, f)[1] is not None)
+            folded,
+            key=lambda f: (
+                SEVERITIES.index(f.severity),
+                downgraded.attempts(case, f)[1] is not None,
+            ),
         )
     )
 
@@ -273,12 +275,13 @@ def _consequence_sentences(
     # Those of which it tells; and who was ended from outside when all was over follows from none.
     apart = {*case.cut_off, *(finding.culprits or (finding.waiting if failed else ()))}
     ended = together(
-        (pattern(end_of(evidence, process)), process)
+        (sentences.pattern(end_of(evidence, process)), process)
         for process in ends
         if process not in apart and evidence.ends[process].how != CLEAN
     )
     reported += [
-        f"{sentences.subject(trace, who)} {how_ended(end_of(evidence, who[0]), many=len(who) > 1)}."
+        f"{sentences.subject(trace, who)}"
+        f" {sentences.ended(end_of(evidence, who[0]), many=len(who) > 1)}."
         for who in ended.values()
     ]
     return reported
@@ -289,9 +292,9 @@ def _uncaught(case: Case, finding: RuleFinding, reported: Iterable[str]) -> list
     quoted = " ".join((finding.summary, *reported))
     ends = {p: end_of(case.evidence, p) for p in (*finding.culprits, *finding.waiting)}
     failed = {p: one for p, end in ends.items() if (one := end.failure) and not end.interrupted}
-    raised = together((pattern(ends[process]), process) for process in failed)
+    raised = together((sentences.pattern(ends[process]), process) for process in failed)
     return [
-        f"{sentences.subject(case.trace, who)} {how_ended(ends[who[0]])}."
+        f"{sentences.subject(case.trace, who)} {sentences.ended(ends[who[0]])}."
         for who in raised.values()
-        if not any(how_is_raised(failed[process]) in quoted for process in who)
+        if not any(sentences.raised(failed[process]) in quoted for process in who)
     ]

@@ -1,6 +1,4 @@
-"""What a job printed itself while it ran, kept beside its journals: less may be known
-later, and elsewhere.
-"""
+"""What a job printed itself while it ran, kept beside its journals: less may be known later."""
 
 from __future__ import annotations
 
@@ -25,9 +23,8 @@ _LATEST = 1 << 33
 
 
 def path_of(directory: str, job: str, root: str = "") -> str:
-    """The file of a job's verdicts, in the folder of its journals. Where that is of one host, below
-    ``root``, it is in the job's, so that all hosts have one.
-    """
+    """The file of a job's verdicts, beside its journals; of a host's folder below ``root``, in the
+    job's."""
     folder = directory if root in ("", directory) else os.path.dirname(directory)
     return os.path.join(folder, in_name(job) + VERDICTS_SUFFIX)
 

@@ -30,10 +30,8 @@ SUFFIXES = (".tar.gz", ".tgz")
 MOST_FILES = 1 << 20
 """Of all archives that are unpacked together."""
 MOST_TIMES = 20
-"""What an archive may hold, by its own size. Journals shrink to a quarter, and what fills a disk
-from a file that can be sent by mail shrinks to a thousandth. Zeros (of blocks that were reserved)
-are not written and do not count.
-"""
+"""What an archive may hold, by its own size: journals shrink to a quarter, what fills a disk to a
+thousandth. Zeros (of reserved blocks) do not count."""
 MOST_BESIDES = 64 << 20
 """Bytes that all archives may hold beyond that."""
 MOST_OF_DISK = 0.5
@@ -80,9 +78,8 @@ def is_archive(path: str) -> bool:
 def pack(paths: Iterable[str], target: str) -> int:
     """Write the files into ``target``, which appears when it is complete; how many there were.
 
-    A job may run meanwhile: a file that was dropped is left out, one that grows is cut off where
-    it was, without the zeros of reserved blocks. Each file is compressed by itself, with a checksum
-    of its own. Raises OSError.
+    A file that is dropped meanwhile is left out, one that grows is cut off where it was. Each is
+    compressed by itself, with a checksum. Raises OSError.
     """
     count = 0
     folder = os.path.dirname(target) or "."

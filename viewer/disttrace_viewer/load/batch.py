@@ -13,7 +13,6 @@ from disttrace_viewer.load import segments, text
 from disttrace_viewer.load.fates import MARKS, Signs
 from disttrace_viewer.load.files import size
 from disttrace_viewer.load.problems import Problems, plural
-from disttrace_viewer.load.segments import Chunk
 from disttrace_viewer.trace.values import dataclass
 
 _ID = "id"
@@ -35,7 +34,7 @@ class Batch:
     problems: Problems
 
 
-def _matched(chunks: Sequence[Chunk], processes: pl.Series) -> pl.DataFrame:
+def _matched(chunks: Sequence[segments.Chunk], processes: pl.Series) -> pl.DataFrame:
     """The operations of a batch, of equal numbers the first; ``processes``: of every file in the
     chunks.
     """

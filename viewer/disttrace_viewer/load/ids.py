@@ -47,10 +47,8 @@ def group_id(
     process: str, attempt: int | None, like_named: int,
 ) -> str:  # fmt: skip
     """One id for a group in all of its members, in ``diagnose``, ``jsonl`` and OTLP.
-
-    ``like_named`` counts the groups of that name in this process up to this one: it stands in
-    where the meeting place or a prefix is unknown.
-    """
+    ``like_named``, the how-manieth of that name here, stands in where the meeting place or a prefix
+    is unknown."""
     members: Hashable = tuple(group.get("ranks") or ()) or group.get("size")
     prefix = (store or {}).get("prefix") or ()
     if store is None or None in prefix:

@@ -55,9 +55,8 @@ class Checker:
         return found
 
     def fields(self, kind: str, record: Mapping[str, Any], *, strict: bool = False) -> Record:
-        """As ``record``, but only wrong fields are left out: everything hangs on this record.
-        ``strict``: only what comes before the first wrong one is read.
-        """
+        """As ``record``, but only wrong fields are left out; ``strict``: and all after the first
+        one."""
         found: Record = {}
         fields = _FIELDS[kind]
         for key, value in record.items():

@@ -177,12 +177,8 @@ def shapes_of(data: bytes, count: int) -> pl.Series | None:
 def plain_frames(
     data: bytes, places: pl.DataFrame, found: pl.Series
 ) -> Iterator[tuple[str, str, pl.DataFrame]]:
-    """By shape of lines: the shape, its first key, and a frame of ``file``, ``row`` and all fields
-    of records that begin with that key.
-
-    ``places`` has ``file`` and ``row``, ``found`` are the shapes. A shape of which one record is
-    out of bounds is left to others.
-    """
+    """By shape of lines: the shape, its first key, and a frame of ``file``, ``row`` (as in
+    ``places``) and all fields. A shape of which one record is out of bounds is left to others."""
     known = {shape: keys for shape in found.unique() if (keys := _keys(shape)) is not None}
     if not known:
         return

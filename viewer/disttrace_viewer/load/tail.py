@@ -17,8 +17,7 @@ CHUNK = 1 << 20
 class Tail:
     """Reads one file from where it stopped; keeps it open, so that deleting it loses nothing.
 
-    A tail of NULs is space not used yet. A line with a NUL in it is being written: it is waited
-    for, and skipped only when its process is gone (``final``).
+    A tail of NULs is space not used yet. A line with a NUL is waited for, and skipped if ``final``.
     """
 
     def __init__(self, path: str, owner: int | None = None) -> None:

@@ -100,9 +100,7 @@ def _has_long_number(data: bytes) -> bool:
 
 
 def _is_beyond(line: bytes) -> bool:
-    """Whether a line costs a hundred times its length, or a record of a segment has a number that
-    no recorder writes.
-    """
+    """Whether a line is too long, or has a number that no recorder writes into a segment."""
     if len(line) > LONGEST_LINE:
         return True
     record = json_object(line) if _has_long_number(line) else None

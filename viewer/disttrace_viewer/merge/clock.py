@@ -229,9 +229,7 @@ def _left(
 def _settle(
     was: Sequence[Clock], found: list[Clock], root: int, bounds: Mapping[tuple[int, int], Bounds]
 ) -> None:
-    """Move clocks to the middle of what all chains of bounds leave: there each bound holds. Where
-    they leave nothing clocks stay.
-    """
+    """Move clocks to the middle of what all chains of bounds leave, if they leave anything."""
     ahead: dict[tuple[int, int], float] = {}  # by so much the second may be before the first
     for (above, clock), edge in bounds.items():
         left = _left(was, found, (above, clock), edge)
@@ -360,9 +358,7 @@ def aligned(
     groups: Sequence[Group],
     met: Sequence[tuple[int, int, list[list[Any]]]],
 ) -> tuple[Clock, ...]:
-    """The clocks of processes, set right by what their members met in: process, what is to be added
-    to its times, and the rows of its state.
-    """
+    """The clocks, set right by what processes ``met`` in: process, offset, rows of its state."""
     if not met or len({process.clock for process in processes}) < 2:
         return tuple(clocks)
     rank_of = {

@@ -38,9 +38,8 @@ def by_launch(processes: Sequence[Process], lives: Sequence[Life]) -> list[Life]
 
 
 def _attempts(launch: Sequence[Process], roots: Sequence[int]) -> dict[int, int | None]:
-    """Which attempt of a launch each process is of. Each launcher counts by itself: where all have
-    made as many, the so-manieth are one.
-    """
+    """Which attempt of a launch each process is of: the n-th of each launcher are one, where all
+    made as many."""
     counted: dict[int, set[int]] = {}
     for process in launch:
         if not process.is_agent:
@@ -56,11 +55,8 @@ def _attempts(launch: Sequence[Process], roots: Sequence[int]) -> dict[int, int 
 def ties(
     processes: Sequence[Process], places: Sequence[Place], groups: Sequence[Group]
 ) -> list[int]:
-    """Per process the set of those that a store, a group or one launch joins: descent from one
-    traced process, or one address at which ranks were sent to meet. A name joins none.
-
-    A process that sends those that it starts to several addresses is no launch of them.
-    """
+    """Per process the set of those that a store, a group or one launch joins: one traced parent
+    (unless it sends them to several addresses), or one address to meet at. A name joins none."""
     union = Union(len(processes))
     index = {p.id: p.index for p in processes}
     for parent, of in same(processes, lambda p: None if p.is_agent else p.parent).items():
@@ -305,11 +301,10 @@ def chooser(job: str | None) -> Callable[[Sequence[LaunchedJob]], Sequence[str]]
 def beside(
     jobs: Sequence[LaunchedJob], processes: Sequence[Process], lives: Lives
 ) -> list[tuple[str, ...]]:
-    """The jobs that are judged besides the newest one and those that it met, newest first, each
-    with those that it met in turn: which lived while the newest did.
+    """The jobs that lived while the newest one did, newest first, each with those that it met.
 
     A job that was killed lived to its newest sign of life; one of which a process runs still
-    (``lives``) lives, even if nothing was heard of it.
+    (``lives``) lives.
     """
     if not jobs:
         return []

@@ -1,15 +1,12 @@
 """Families of processes, and which processes of one name are one launch: a job that is tried again
 bears its name again.
 
-A process that ended before another one began is not of its launch. On one boot that is known
-exactly, by the steady clock that all of its processes share; attempts of one launcher are one
-launch, for it lives through them. Where no end was written (the try was killed), a rank that begins
-again after the last sign of the one before it says so.
+A process that ended before another one began is not of its launch: on one boot the steady clock
+tells that exactly. Attempts of one launcher are one launch. Where no end was written, a rank that
+begins again after the last sign of the one before it tells.
 
-Wall clocks of hosts may be apart by more than a try lasts. So each boot's launches are told apart
-by themselves, and then brought together: as many on two hosts are the same ones in their order;
-else those go together that lived at one time, and then those of which each has the ranks that the
-other one lacks.
+Wall clocks of hosts may be apart by more than a try lasts, so each boot's launches are told apart
+by themselves and then brought together: in their order, by time, or by ranks that each lacks.
 """
 
 from __future__ import annotations

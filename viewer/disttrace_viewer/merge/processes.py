@@ -48,9 +48,8 @@ _NO_THREADS: dict[int, str] = {}
 def clocks_of(journals: Iterable[Journal]) -> tuple[dict[str, int], tuple[Clock, ...]]:
     """The clocks of journals, and by the key of each its place among them.
 
-    Processes of one boot share the monotonic clock exactly, so they need one offset between them;
-    the reading of both times that was taken fastest is the best one. How far readings differ tells
-    how far the wall clock was corrected meanwhile, which shifts all of them alike.
+    Processes of one boot share the monotonic clock, and need one offset: by the reading of both
+    times that was taken fastest.
     """
     found: dict[str, list[Clock]] = {}
     for journal in journals:
@@ -80,12 +79,9 @@ def tell(processes: list[Process]) -> None:
 
 
 def _became(processes: list[Process]) -> None:
-    """Bring together programs that followed one another in one process of the kernel (``exec``).
-
-    Each but the last has ended with the next one's begin, whether or not it shows that; its place
-    among the ranks, and what is said of the process by those that launched it, is the last one's.
-    A process that switched tracing off and on again has two journals of one program.
-    """
+    """Bring together programs that followed one another in one process of the kernel (``exec``):
+    each but the last ended with the next one's begin, and its place among the ranks is the last
+    one's. A process that switched tracing off and on again has two journals of one program."""
 
     def identity(p: Process) -> tuple[object, ...] | None:
         known = (p.boot_id, p.pid_ns, p.pid, p.ticks)

@@ -13,7 +13,6 @@ import polars as pl
 
 from disttrace.journal.format import LONGEST, ends_on_device
 from disttrace_viewer.load import batch, segments
-from disttrace_viewer.load.batch import Batch
 from disttrace_viewer.load.definitions import completed
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.fates import Signs
@@ -46,8 +45,8 @@ def _numbers(rows: pl.DataFrame, number: Callable[..., int]) -> pl.Series:
 Progress = Callable[[int, int], None]
 """Called with bytes read so far and bytes to read."""
 Engine = Callable[
-    [Callable[[Sequence[batch.Segment]], Batch], Sequence[Sequence[batch.Segment]]],
-    Iterator[tuple[int, Batch | None]],
+    [Callable[[Sequence[batch.Segment]], batch.Batch], Sequence[Sequence[batch.Segment]]],
+    Iterator[tuple[int, batch.Batch | None]],
 ]
 """``states.folder`` has them: the number of each task and its result, in any order."""
 
@@ -262,7 +261,7 @@ class _Reading:
         text = self._survey.journals[process].definitions.string(string) or "?"
         return self.errors.setdefault(text, len(self.errors))
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Iterator[batch.Batch]:
         """Of every segment."""
         survey = self._survey
         files = [

@@ -60,11 +60,8 @@ class Life:
 
 
 def until_restarts(processes: Sequence[Process], lives: Sequence[Life]) -> list[Life]:
-    """The lives, ended where their launcher reports it, and those of earlier attempts for certain
-    before its next one.
-
-    It starts no worker anew before all of the last attempt are gone, so no slack is between them.
-    """
+    """The lives, ended where their launcher reports it, or began the next attempt: all of the last
+    one are gone by then."""
     anew = begun_anew(processes, [life.start_ns for life in lives])
     found = []
     for process, life in zip(processes, lives, strict=True):
@@ -202,9 +199,7 @@ def _kind(store: Store) -> str:
 
 
 def scope(store: Store, process: Process) -> tuple[Hashable, ...]:
-    """What makes two stores meet, whether or not the rendezvous came about: port and host (its own
-    boot for a loopback address), or a path.
-    """
+    """What makes two stores meet: port and host (the boot for a loopback address), or a path."""
     kind = _kind(store)
     if kind == "tcp":
         host = f"boot:{process.boot_id}" if is_loopback(store.host) else str(store.host).lower()
@@ -215,12 +210,9 @@ def scope(store: Store, process: Process) -> tuple[Hashable, ...]:
 def _servers(
     bases: Sequence[Store], processes: Sequence[Process], lives: Sequence[Life]
 ) -> Mapping[int, Sequence[Store]]:
-    """By port the stores that listen.
-
-    Each of several torchrun agents on one host tries to listen first, and dials where the port is
-    taken: who dials a port after it wanted to listen there, while another one has it, does not. Nor
-    does a forked child, which has its parent's store and not the thread that serves it.
-    """
+    """By port the stores that listen. Of several agents on a host each tries to listen first, and
+    dials where the port is taken: that one does not. Nor does a forked child, without the thread
+    that serves."""
     listening = {(processes[s.process].id, s.port, s.number) for s in bases if s.server}
     claims: dict[int, list[Store]] = {}
     for store in bases:
@@ -252,10 +244,8 @@ def _server(
     again_ns: int | None,
 ) -> Store | None:
     """The listening store a TCP store talks to, itself included; None if it is not traced.
-
-    ``again_ns``: when its rank began for the last time. Of one that gave its last sign before that
-    it is no server that began later, either: all were killed, and started again at once.
-    """
+    ``again_ns``: when its rank last began; one silent since before meets no server that began
+    later."""
     if client.server and client in servers.get(client.port or 0, ()):
         return client
     if _kind(client) != "tcp":

@@ -57,9 +57,8 @@ def surveyed(
     problems: Problems,
     called: Mapping[str, str] | None = None,
 ) -> Survey:
-    """What so many journals hold together; each is let go of when it was looked at. ``called``: of
-    a part of more, the ids that jobs bear in the whole, by process.
-    """
+    """What ``count`` journals hold together, each let go of when looked at; ``called`` as in
+    ``jobs_of``."""
     opened = lru_cache(1)(open_one)
     clock_places, clocks = processing.clocks_of(opened(place)[0] for place in range(count))
     processes: list[Process] = []

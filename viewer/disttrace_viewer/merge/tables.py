@@ -52,9 +52,8 @@ _MOST_KNOWN = 1 << 18
 
 
 class ByIdentity(Generic[V]):
-    """What was made of objects, found again by their identity: to hash or to compare them takes
-    longer. Each is kept, since its identity stands for it, until there are many.
-    """
+    """What was made of objects, found again by identity, which takes less than to hash them. Each
+    is kept, until there are many."""
 
     def __init__(self, make: Callable[[Any], V]) -> None:
         self._make = make
@@ -231,10 +230,8 @@ def merge_groups(
 def named(
     groups: Sequence[Group], processes: Sequence[Process], ids: Sequence[str]
 ) -> tuple[Group, ...]:
-    """The groups with their ids: those that a member gives it by itself, as OTLP names it. Where
-    groups that are read together share one, since they met at one port after one another or on
-    hosts that know nothing of each other, each gets a suffix of its own.
-    """
+    """The groups with their ids; where some share one (a port that was used twice, hosts apart),
+    each gets a suffix."""
     shared = Counter(ids)
     found = (replace(group, id=one) for group, one in zip(groups, ids, strict=True))
     return tuple(_unique(g, processes) if shared[g.id] > 1 else g for g in found)
@@ -243,9 +240,8 @@ def named(
 def without_copies(
     groups: Sequence[Group], processes: Sequence[Process]
 ) -> tuple[tuple[Group, ...], Copies]:
-    """The groups without forked children: what a child has of its parent's groups are copies, and
-    neither the others nor a backend's threads know of them. And who has such a copy of which.
-    """
+    """The groups without forked children, which have copies of their parent's; and who has which
+    copy."""
     by_id = {process.id: process.index for process in processes}
     parents = {
         process.index: by_id[process.parent]

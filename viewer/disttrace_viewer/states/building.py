@@ -1,7 +1,4 @@
-"""A trace without a table, made of merged states, and the sample that takes its place.
-
-What a state leaves out is filled in here by the order of its fields.
-"""
+"""A trace without a table, made of merged states, and the sample that takes its place."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge import surveying
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.processes import stack_of
-from disttrace_viewer.merge.surveying import Survey
 from disttrace_viewer.merge.tables import ByIdentity, Calls
 from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.state import Merged, OpRow, State, WaitsWith, journal_of, survey
@@ -68,7 +64,7 @@ def trace_of(
 class _Building:
     """What states hold, while it is put together."""
 
-    def __init__(self, survey: Survey, states: Mapping[str, State]) -> None:
+    def __init__(self, survey: surveying.Survey, states: Mapping[str, State]) -> None:
         self.survey = survey
         self.processes = list(survey.processes)
         self.index = {process.id: process.index for process in survey.processes}

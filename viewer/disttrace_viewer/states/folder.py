@@ -138,9 +138,7 @@ Progress = Callable[[int, int], None]
 
 @contextmanager
 def no_cycles() -> Iterator[None]:
-    """Without the collector of reference cycles, which looks at every object again and again and
-    finds nothing: states and what is made of them hold none.
-    """
+    """Without the collector of reference cycles: states hold none, and it looks at all of them."""
     if not gc.isenabled():
         yield
         return

@@ -1,8 +1,7 @@
 """What the records of a journal's segments say, as far as a state keeps it.
 
-Records are taken by the batch, begins first: a loop in which each record is dispatched by itself
-took most of the time of a verdict on a large job. Longer than other files, since all of it works
-on the same tables.
+Records are taken by the batch, begins first: to dispatch each by itself took most of the time of a
+verdict on a large job.
 """
 
 from __future__ import annotations

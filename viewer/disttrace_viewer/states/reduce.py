@@ -206,10 +206,7 @@ def _met(reading: Reading) -> list[list[Any]]:
 
 
 def _past(reading: Reading, used: set[int]) -> list[list[Any]] | None:
-    """Group, backend and the calls of each stream that can be packed, which are ``used``; with the
-    number of the first where each stands for itself. Of too many different ones the first call of a
-    site stands for all of it, if nothing is missing before.
-    """
+    """The calls of each stream as ``State.history`` has them; those in them are ``used``."""
     if reading.history is None:
         return None
     found = []

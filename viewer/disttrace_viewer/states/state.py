@@ -88,18 +88,15 @@ class State:
     beat: int | None
     last_t: int
     stands: list[list[int]]
-    """Thread, t, stack, and when it was first seen with that; of the main thread several, of which
-    the newest comes last, those before it without the fourth.
-    """
+    """Thread, t, stack, and when first seen there; of the main thread several, of which the newest
+    comes last and has the fourth."""
     problems: list[list[str]]
     """Path, kind, sentence."""
     met: list[list[Any]] = field(default_factory=list)
     """Side of a message, group, backend or peer, tag, newest [number, begin, end] for clocks."""
     history: list[list[Any]] | None = None
-    """Only where it was requested: group, backend, packed calls of all collectives by number
-    (``disttrace_viewer.states.history``), or of the newest ones, with the number of the first call.
-    Without that number the first of all calls with one call site stands for all.
-    """
+    """Only where requested: group, backend, packed calls by number (``states.history``), and the
+    number of the first; without that number a call site's first call stands for all of it."""
     source: Record = field(default_factory=dict)
     """Which other tool's evidence this is."""
     state: int = VERSION
@@ -355,10 +352,8 @@ def merge(states: Iterable[State | Merged]) -> Merged:
 
 
 def newest_try(merged: Merged, name: str) -> Merged:
-    """The states without those of earlier launches of a job of that name: a job that is tried again
-    has nothing to do with the processes of the try before it. What lives beside the newest one is
-    none: programs of one name, as in a sweep.
-    """
+    """The states without those of earlier launches of that name; what lives beside the newest one
+    (a sweep) is none."""
     found = merged.survey
     named = (job for job in found.jobs if name in job.names)
     launches = sorted(named, key=lambda job: (job.start_ns, job.index))

@@ -1,8 +1,7 @@
-"""The columns of the two tables of a trace, and expressions on them that have one meaning.
+"""The columns of a trace's two tables, and expressions on them.
 
-The operations table is narrow (numbers only, some 90 bytes a row) so that ten million rows stay
-below a gigabyte; whatever is shared by many operations is in the calls table and is joined for
-selected rows only.
+The operations table holds numbers only, some 90 bytes a row; what many operations share is in the
+calls table.
 """
 
 from __future__ import annotations

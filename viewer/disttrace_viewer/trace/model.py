@@ -16,13 +16,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from disttrace_viewer.trace.process import (
-    Clock,
-    Frame,
-    Problem,
-    Process,
-    Stack,
-)
+from disttrace_viewer.trace.process import Clock, Frame, Problem, Process, Stack
 from disttrace_viewer.trace.values import dataclass, field, fields
 
 if TYPE_CHECKING:
@@ -77,9 +71,7 @@ class Store:
 
 
 class Reported(NamedTuple):
-    """Ranks of hosts of which no states are at hand: they wait where two processes wait, in the
-    same call, so what is said of both is said of these too.
-    """
+    """Ranks of hosts whose states are not at hand: they wait in the same call as two processes."""
 
     like: tuple[int, int]
     """Where there is one, twice that."""
@@ -153,9 +145,7 @@ class LaunchedJob:
     known: bool = True
     """Whether a process of it is known by more than the names of its files."""
     names: tuple[str, ...] = ()
-    """What its processes call it: files that are the job's are named so. Launches of one name share
-    it, and ranks that were not launched together draw one each.
-    """
+    """What its processes call it, and how files of the job are named; launches may share a name."""
 
 
 Stream = tuple[int | None, str | None]
@@ -307,9 +297,7 @@ class JobTrace:
         return self.tables
 
     def ranks_of(self, processes: Collection[int], group: int | None = None) -> list[int]:
-        """The ranks of those that have one, with the reported ones that wait with them; be it only
-        what they do in one group that is spoken of.
-        """
+        """Their ranks, and the reported ones that wait with them; ``group``: only in that one."""
         found = [rank for one in processes if (rank := self.processes[one].rank) is not None]
         return [*found, *self._reported_with(processes, group)]
 
@@ -414,10 +402,6 @@ class JobTrace:
     def place_of(self, call: Call) -> str | None:
         """The id of the ``Place`` of that store."""
         return None if call.store is None else self.stores[call.store].place
-
-    def stack(self, call: int) -> Stack:
-        """The call site of a call; empty where Python had no frame."""
-        return self.call(call).stack
 
     def full_key(self, call: int, key: int | None) -> str | list[str] | None:
         """The key of an operation with every prefix joined, ``?`` for an unknown one."""

@@ -62,8 +62,7 @@ class Op:
     complete_ns: int | None
     end_ns: int | None
     awaited_at: Stack = ()
-    """Where the main thread waits for the thread of this operation, if that one runs nothing of the
-    program's: a pool that was given ``dist.all_reduce`` itself.
+    """Where the main thread waits for this one's, if that runs nothing of the program's (a pool).
     """
 
     def __eq__(self, other: object) -> bool:
@@ -99,10 +98,7 @@ class Op:
 
     @property
     def is_polled(self) -> bool:
-        """Whether the program looks for the completion of asynchronous work without a wait: it
-        polls it, or waits for its future. As long as it begins nothing else it seems to be
-        held up by that, but may compute as well.
-        """
+        """Whether the program polls asynchronous work, or waits for its future; it may compute."""
         return self.asked and self.underway
 
     @property
@@ -234,9 +230,7 @@ def is_time_out(text: str | None) -> bool:
 
 
 def is_own_limit(text: str | None) -> bool:
-    """Whether an error is that a wait has reached the limit which its caller set: the work goes
-    on, and nothing is broken. The text is that of ``Work::wait`` (Work.cpp), for that alone.
-    """
+    """Whether a wait reached its caller's limit (the text of ``Work::wait``); the work goes on."""
     return text is not None and text.endswith(_LIMIT)
 
 
@@ -256,10 +250,8 @@ def is_echo(text: str) -> bool:
 def because_of_others(op: Op) -> bool:
     """Whether an operation's error holds no more than that others went away or did not come.
 
-    A collective or P2P operation that had begun ends badly for no other reason, unless its text
-    says so (``_OWN``), or because of arguments that do not fit, which has rules of its own. One
-    that raised on issue, a store
-    operation and a constructor may have been called wrongly: there the text decides.
+    A collective or message that had begun ends badly for no other reason, unless its text says so
+    (``_OWN``); of others, which may have been called wrongly, the text decides.
     """
     if op.error is None:
         return False

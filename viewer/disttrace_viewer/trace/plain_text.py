@@ -6,8 +6,7 @@ import hashlib
 import unicodedata
 
 _HIDDEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
-"""Unicode's categories of what is no sign: controls, formats (the writing direction among them),
-separators of lines and paragraphs, halves of surrogate pairs."""
+"""Unicode's categories of what cannot be seen: controls, formats, separators, surrogates."""
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 

@@ -129,9 +129,7 @@ class Trouble(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What a process, and those that it started, used while others waited for it, as the companion
-    of its host saw it between two looks.
-    """
+    """What a process and its children used while others waited for it, between two looks."""
 
     t_ns: int
     over_ns: int
@@ -192,9 +190,7 @@ class NonFinite(NamedTuple):
 
 
 class Unreduced(NamedTuple):
-    """A model of DDP of which the reducer had reduced nothing so far, though parameters changed; or
-    that had no gradient of some ``parameters`` at the end of a backward pass.
-    """
+    """A model of DDP that reduced nothing, or had no gradients of ``parameters`` in a pass."""
 
     t_ns: int
     over_ns: int

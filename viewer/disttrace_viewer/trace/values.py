@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(bare=None, /, *, frozen=False, slots=False, eq=True, kw_only=False):
-        """That of the standard library, which compiles six functions of each class, so that making
-        classes was a quarter of a command: here ``__init__`` alone, when it is first called.
-        """
+        """The standard library's, with ``__init__`` alone compiled, at its first call: to make
+        classes so was a quarter of a command."""
 
         def decorated(cls):
             how = {"slots": slots, "kw_only": kw_only}

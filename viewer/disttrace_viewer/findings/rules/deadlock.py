@@ -12,13 +12,11 @@ from disttrace_viewer.evidence.wait import COLLECTIVE, KEY, MESSAGE, Wait, cycle
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside, swallowed, unmatched
-from disttrace_viewer.findings.rules.unmatched import question
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few
-from disttrace_viewer.wording.sentences import capital
 
 
 def find(case: Case) -> Iterator[RuleFinding]:
@@ -186,7 +184,7 @@ def _hint(case: Case, waits: Sequence[Wait], edges: Sequence[tuple[Wait, int]]) 
     for wait in waits:
         other = unmatched.partner(case, wait)
         if other is not None and other in waits and len(waits) > 2:
-            requested = capital(question(case.trace, wait, other))
+            requested = sentences.capital(unmatched.question(case.trace, wait, other))
             if any(w.kind != MESSAGE for w in waits):
                 return requested  # else it may as well be their order
             return f"{requested} If it is: {ONE_SENDS[:1].lower()}{ONE_SENDS[1:]}"
@@ -228,8 +226,9 @@ def _counted(case: Case, edges: Sequence[tuple[Wait, int]]) -> str | None:
         texts.append((not done, text))
     shown = ", or ".join(text for _, text in sorted(texts, key=lambda one: one[0]))
     return shown and (
-        f"{capital(shown)}: look for a call that was left out, or made once too often (a condition"
-        " on the rank or on the data), maybe long before, or for groups used in another order."
+        f"{sentences.capital(shown)}: look for a call that was left out, or made once too often (a"
+        " condition on the rank or on the data), maybe long before, or for groups used in another"
+        " order."
     )
 
 

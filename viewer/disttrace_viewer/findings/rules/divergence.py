@@ -14,7 +14,6 @@ from disttrace_viewer.analysis.out_of_step import SKIPPED, SWAPPED, Shift
 from disttrace_viewer.analysis.past import Place, op_of, place_of
 from disttrace_viewer.analysis.sample import innermost, together
 from disttrace_viewer.evidence import mismatches
-from disttrace_viewer.evidence.mismatches import aligned, called_from, minority
 from disttrace_viewer.evidence.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, RuleFinding, Scope, why
@@ -23,7 +22,6 @@ from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace, Stream
 from disttrace_viewer.trace.operation import is_nan_check
 from disttrace_viewer.trace.process import Digest, NonFinite, Stack, Unreduced
 from disttrace_viewer.wording import names, sentences
-from disttrace_viewer.wording.sentences import ELSEWHERE, MAJORITY, NOT_BY_C10D
 
 _AT_LAST = mismatches.KINDS | {"missing_participant", "no_progress"}
 """What a call too many or too few comes to."""
@@ -46,7 +44,7 @@ def find(case: Case) -> Iterator[RuleFinding]:
         found = RuleFinding(
             kind="divergence",
             severity=WARNING,
-            because=(ELSEWHERE,),
+            because=(sentences.ELSEWHERE,),
             summary=summary(case.trace, group, shift, mixed),
             hint=hint(shift),
             culprits=tuple(shift.members) if shift.decided else (),
@@ -152,13 +150,13 @@ def _parted_before(
     courses = {p: course for p, course in told if course is not None}
     if len(courses) < len(members):
         return nothing
-    first, called = aligned(courses)
+    first, called = mismatches.aligned(courses)
     before = number - first
     if before < 1 or any(len(called.get(p, ())) < before for p in members):
         return nothing
     calls = {call.index: call for p in members for call in called[p][:before]}
     of_call = {index: place_of(call) for index, call in calls.items()}
-    for of in (of_call, called_from(calls, of_call)):  # else where a helper was called
+    for of in (of_call, mismatches.called_from(calls, of_call)):  # else where a helper was called
         places = [[of[called[p][at].index] for p in members] for at in range(before)]
         differ = (at for at, here in enumerate(places) if len({*here}) > 1)
         at = next(
@@ -362,7 +360,7 @@ def _finding(case: Case, digests: dict[int, Digest]) -> RuleFinding:
     one = next(iter(digests.values()))
     group = case.trace.group_by_id.get(one.group)
     size = len(digests) if group is None or group.size is None else group.size
-    odd = case.by_rank(minority({p: d.value for p, d in digests.items()}, size))
+    odd = case.by_rank(mismatches.minority({p: d.value for p, d in digests.items()}, size))
     members = case.by_rank(digests)
     places = _at(((one.op, innermost(digests[p].stack)), [p]) for p in odd or members)
     what = f"the result of {one.op}" if one.name is None else f"'{one.name}'"
@@ -379,7 +377,7 @@ def _finding(case: Case, digests: dict[int, Digest]) -> RuleFinding:
     return RuleFinding(
         kind="value_divergence",
         # That they differ is sure, and not that a majority is right.
-        because=why((odd, MAJORITY)),
+        because=why((odd, sentences.MAJORITY)),
         summary=f"{summary}{number}.",
         hint="Only checksums were compared. Before that call look for what one rank does otherwise:"
         " another seed, a step that was left out, an update outside of the optimizer; where the"
@@ -409,7 +407,7 @@ def find_unreduced(case: Case) -> Iterator[RuleFinding]:
         yield RuleFinding(
             kind="unreduced_gradients",
             severity=NOTE,
-            because=(NOT_BY_C10D,),
+            because=(sentences.NOT_BY_C10D,),
             summary="Nothing was reduced of the gradients of DistributedDataParallel"
             f"{'' if line is None else f' at {sentences.place(line)}'} on"
             f" {sentences.processes(evidence.trace, processes)}, though its parameters changed"

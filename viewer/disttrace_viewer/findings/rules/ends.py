@@ -21,14 +21,11 @@ from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside, process_failed
-from disttrace_viewer.findings.rules.outside import journals
-from disttrace_viewer.findings.rules.process_failed import look_for
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op, is_time_out
 from disttrace_viewer.trace.process import Failure, Worker
 from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import NOTHING_ELSE, ended
 
 
 def find_interrupted(case: Case) -> Iterator[RuleFinding]:
@@ -94,8 +91,9 @@ def find_orphaned(case: Case) -> Iterator[RuleFinding]:
             yield RuleFinding(
                 kind="process_failed",
                 severity=NOTE,
-                summary=f"{sentences.subject(trace, [launcher.index])} {ended(end, surely=True)},"
-                f" and {sentences.processes(trace, left)} lived on.",
+                summary=f"{sentences.subject(trace, [launcher.index])}"
+                f" {sentences.ended(end, surely=True)}, and {sentences.processes(trace, left)}"
+                " lived on.",
                 hint="No launcher restarts these ranks, or ends them with the rest of the job: end"
                 " them by hand if they hold ports or devices still.",
                 at_ns=gone_ns,
@@ -128,7 +126,7 @@ def _unseen(case: Case, found: list[Unseen]) -> RuleFinding:
     stderr = "what it wrote on stderr"
     hint = f"Read {stderr}, which is not recorded: nothing is traced before torch is imported."
     if (first.code or 0) < 0:
-        hint = f"{look_for(first.code)}, and at {stderr}, which is not recorded."
+        hint = f"{process_failed.look_for(first.code)}, and at {stderr}, which is not recorded."
     elif not sure:
         hint = f"Read {stderr}, and collect its journal if there is one."
     stopped = {
@@ -144,7 +142,7 @@ def _unseen(case: Case, found: list[Unseen]) -> RuleFinding:
         absent_ranks=tuple(ranks),
         at_ns=min(one.worker.t_ns for one in found),
         scope=Scope.of(absent=ranks, members={one.launcher for one in found} | stopped),
-        settles=() if sure else (journals(ranks),),
+        settles=() if sure else (outside.journals(ranks),),
     )
 
 
@@ -247,7 +245,7 @@ def _unexplained(case: Case, failed: list[int]) -> RuleFinding:
     return RuleFinding(
         kind="process_failed",
         summary=summary(case, failed, broken, server, left, gave_up),
-        because=(NOTHING_ELSE,),
+        because=(sentences.NOTHING_ELSE,),
         hint=hint(server, left, gave_up=gave_up),
         culprits=turned or tuple(case.by_rank(op.process for op in left)),
         waiting=tuple(failed),
@@ -289,9 +287,10 @@ def summary(
 ) -> str:
     """How they failed, and in which operations; why, by ``server``, ``left`` or ``gave_up``."""
     evidence, trace = case.evidence, case.trace
-    alike = together((ended(end_of(evidence, process)), process) for process in failed)
+    alike = together((sentences.ended(end_of(evidence, process)), process) for process in failed)
     text = "; ".join(
-        f"{sentences.processes(trace, who)} {ended(end_of(evidence, who[0]), many=len(who) > 1)}"
+        f"{sentences.processes(trace, who)}"
+        f" {sentences.ended(end_of(evidence, who[0]), many=len(who) > 1)}"
         for who in list(alike.values())[:3]
     )
     inside = dict.fromkeys(
@@ -301,7 +300,7 @@ def summary(
     what = "gave up" if gave_up else "lost contact"
     cause = f"no journal says who {'did not come' if gave_up else 'or what broke it'}"
     if server is not None:
-        label, how = trace.processes[server].label, ended(end_of(evidence, server))
+        label, how = trace.processes[server].label, sentences.ended(end_of(evidence, server))
         cause = f"the store that they use was served by {label}, which {how} before"
     if left:
         cause = sentences.listed(

@@ -14,7 +14,6 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import late_arrivals, outside, swallowed, unmatched
 from disttrace_viewer.findings.rules.late_arrivals import Late
-from disttrace_viewer.findings.rules.outside import POLLED_HINT, journals
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.findings.rules.unmatched import with_question
 from disttrace_viewer.trace.operation import Op
@@ -107,7 +106,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
         + outside.locations(case, sinks)
         + evidence.locations([*ops, *extra, *([] if other is None else [other.op])]),
         scope=Scope.of([wait], roots=sinks, absent=wait.absent, group=wait.op.call.group),
-        settles=(journals(wait.absent),)
+        settles=(outside.journals(wait.absent),)
         if wait.absent
         else outside.settles(case, sinks, early=early),
     )
@@ -146,7 +145,7 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
         return stopped
     if sinks and all(case.at_work(s) for s in sinks):
         if all(outside.asks(case, s) for s in sinks):
-            return POLLED_HINT
+            return outside.POLLED_HINT
         return (
             "See whether they come to it when they are through with the others: whoever waits may"
             " be ahead of them, or they passed this call over."

@@ -19,7 +19,6 @@ from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
 from disttrace_viewer.trace.process import ATTACHED, DUMPED, JOURNAL, Failure, Unreduced
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import parameters
-from disttrace_viewer.wording.sentences import HELD, NOWHERE, NUMBERED, OTHER_TOOLS, ended
 
 
 def frozen_ns(case: Case, process: int) -> int:
@@ -140,12 +139,12 @@ def _doing(case: Case, process: int, since_ns: int | None, wait: Wait | None, *,
         if seen is not None:
             verb = "were" if many else "was"
             before = f"{verb} last seen at {sentences.is_at(seen)} until they gave up, and "
-        return f"{before}{ended(end_of(case.evidence, process), many=many)}{at}"
+        return f"{before}{sentences.ended(end_of(case.evidence, process), many=many)}{at}"
     stands = case.evidence.stands(process)
     if stands is not None:
         at = f" at {sentences.is_at(stands, case.evidence.inside(process))}"
     if end.held is not None:
-        return f"{are} {HELD[end.held]}{at}"
+        return f"{are} {sentences.HELD[end.held]}{at}"
     newest, last = case.at_work(process, since_ns), case.last(process)
     if newest is not None:
         what = f"{sentences.operation(case.trace, newest)} at {sentences.line(newest)}"
@@ -155,7 +154,7 @@ def _doing(case: Case, process: int, since_ns: int | None, wait: Wait | None, *,
     if at and last is not None and last.call.op == DRAINING:
         return f"{are}{at}, after {DRAINING} at {sentences.line(last)}"
     if at:
-        return f"{are}{at}, {NOWHERE}"
+        return f"{are}{at}, {sentences.NOWHERE}"
     since = "" if last is None else f" since {sentences.operation(case.trace, last)}"
     one = case.trace.processes[process]
     have, they = ("have", "they") if many else ("has", "it")
@@ -171,7 +170,7 @@ def _doing(case: Case, process: int, since_ns: int | None, wait: Wait | None, *,
             f"{have} been frozen for {sentences.span(still_ns)}{since}: no Python ran in it (a"
             " library call that holds the GIL, or SIGSTOP)"
         )
-    return f"{are} {NOWHERE}{since}"
+    return f"{are} {sentences.NOWHERE}{since}"
 
 
 def raised(failure: Failure) -> str:
@@ -238,9 +237,9 @@ def tempered(case: Case, finding: RuleFinding) -> RuleFinding | None:
         return None
     recorded = finding.kind in RECORDED or finding.device
     if not recorded or not all(case.knows(what, of) for what in ("order", "rank")):
-        finding = finding.doubted(OTHER_TOOLS)
+        finding = finding.doubted(sentences.OTHER_TOOLS)
     if not case.knows("rank", of):
-        finding = finding.doubted(NUMBERED)
+        finding = finding.doubted(sentences.NUMBERED)
     if finding.kind not in OF_TIME:
         return finding
     unheard = finding.kind in OF_ABSENCE and not case.knows("messages", of)

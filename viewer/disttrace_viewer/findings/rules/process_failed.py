@@ -30,7 +30,6 @@ from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import parameters, unusual
-from disttrace_viewer.wording.sentences import ENDED_SILENTLY, came_about, ended, raised
 
 MOMENT_NS = 2_000_000_000
 """Those who are seen to be gone within this went at one moment."""
@@ -203,7 +202,7 @@ def _finding(case: Case, alike: list[int]) -> RuleFinding:
     return RuleFinding(
         kind="process_failed",
         summary=" ".join([how, *of_them]),
-        because=why((not sure, ENDED_SILENTLY)),
+        because=why((not sure, sentences.ENDED_SILENTLY)),
         hint=hint(end, others=others, ending=ending),
         culprits=tuple(alike) if odd is None else odd,
         op=None if last is None else last.call.op,
@@ -300,12 +299,12 @@ def summary(case: Case, who: Sequence[int], ending: Op | None, *, surely: bool, 
         on = f"; at {'their' if many else 'its'} end in {sentences.call(trace, ending)}"
     if end.failure is not None and not end.interrupted and end.exit_word != ABORTED:
         at = "" if where is None else sentences.place(where)
-        at += came_about(end.failure, ", " * bool(at))
+        at += sentences.came_about(end.failure, ", " * bool(at))
         return (
-            f"{sentences.subject(trace, who)} failed{' first' * first}: {raised(end.failure)}"
-            f"{f' ({at})' * bool(at)}{on}."
+            f"{sentences.subject(trace, who)} failed{' first' * first}:"
+            f" {sentences.raised(end.failure)}{f' ({at})' * bool(at)}{on}."
         )
-    how = ended(end, many=many, surely=surely)
+    how = sentences.ended(end, many=many, surely=surely)
     at = before = ""
     if where is not None and (end.failure is not None or end.asked_at):
         at = f" at {sentences.is_at(where)}"

@@ -19,7 +19,6 @@ from disttrace_viewer.trace.model import JobTrace, Store
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.sentences import START_UP, ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +222,7 @@ def _unreachable(case: Case, clients: Sequence[tuple[Op, Store]]) -> RuleFinding
         summary=f"{sentences.have_been(trace, who)} dialling {store.host}:{store.port}"
         f" ({sentences.line(op)}) for {sentences.span(waited_ns)}, where no traced process"
         f" listens: {text}.",
-        because=why((not sure, START_UP)),
+        because=why((not sure, sentences.START_UP)),
         hint="Compare MASTER_ADDR and MASTER_PORT (of nodes: --rdzv-endpoint) of all processes, see"
         " that rank 0 is started, and that no firewall is between the hosts.",
         culprits=tuple(culprits),
@@ -243,7 +242,7 @@ def _blame(
     before = [o for o, s in listeners if address(case, s) == address(case, clients[0][1])]
     if before:
         last = before[-1].process
-        how = ended(end_of(case.evidence, last))
+        how = sentences.ended(end_of(case.evidence, last))
         return [], [], f"{case.trace.processes[last].label} listened there before and {how}", True
     elsewhere = _where_others_are(case, clients, listeners)
     if elsewhere is not None:

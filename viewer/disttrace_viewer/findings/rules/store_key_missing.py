@@ -14,7 +14,6 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import late_arrivals, outside
 from disttrace_viewer.findings.rules.deadlock import SET_FIRST
-from disttrace_viewer.findings.rules.outside import EARLY, POLLED_HINT
 from disttrace_viewer.trace.model import JobTrace, lead_of
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.wording import sentences
@@ -122,7 +121,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     held = [] if behind or before or found else _held_up(case, wait, who)
     if wait.polled:
         holder = setters.holder(key) if op.call.op == "store.compare_set" else None
-        hint = POLLED_HINT
+        hint = outside.POLLED_HINT
         if holder is not None and holder.process not in who:
             hint = "Find why it never gives the lock back: a delete_key left out, or an exception."
             closest = (
@@ -188,7 +187,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
         + outside.locations(case, others),
         at_ns=wait.op.begin_ns,
         scope=Scope.of((wait, *series), roots=[*who, *(w.process for w in series)]),
-        settles=(EARLY,) if early else (),
+        settles=(outside.EARLY,) if early else (),
     )
 
 

@@ -18,7 +18,6 @@ from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign import dump_set
 from disttrace_viewer.load.foreign.dump import Dump, DumpEntry
 from disttrace_viewer.load.foreign.dump import read as read_dump
-from disttrace_viewer.load.foreign.dump_set import DumpSet, in_flight
 from disttrace_viewer.load.foreign.records import Records, public_name
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.process import DUMPED
@@ -54,7 +53,7 @@ class Translating:
 
     kind = DUMPED
 
-    def __init__(self, of: DumpSet, rank: int, dump: Dump) -> None:
+    def __init__(self, of: dump_set.DumpSet, rank: int, dump: Dump) -> None:
         self.of, self.rank, self.dump = of, rank, dump
         folder = min(of.folders)
         # What they hold is all that is known of how long it lasted: files are copied.
@@ -117,7 +116,7 @@ class Translating:
         def is_known(entry: DumpEntry) -> bool:
             start = self.of.starts.get(entry.group, 0)
             # Others do not know what they did before.
-            return entry.p2p or entry.seq >= start or in_flight(self.dump, entry)
+            return entry.p2p or entry.seq >= start or dump_set.in_flight(self.dump, entry)
 
         kept = filter(is_known, self.dump.entries)
         return [[*entries] for _, entries in groupby(kept, key=lambda entry: entry.launch)]
@@ -139,7 +138,7 @@ class Translating:
         around = self.records.begin(call, first, h=self._thread(newest) or None)
         for message in messages:
             self._operation(message, newest, around)
-        if not in_flight(self.dump, newest):
+        if not dump_set.in_flight(self.dump, newest):
             self.records.after("e", around, newest.created_ns - first)
 
     def _operation(self, entry: DumpEntry, bears: DumpEntry, parent: int | None) -> None:
@@ -152,7 +151,7 @@ class Translating:
         args: dict[str, Any] = {}
         if entry.outputs and entry.inputs:
             args["output_shapes"] = [list(shape) for shape in entry.outputs]
-        if bears.state == "started" and in_flight(self.dump, bears):
+        if bears.state == "started" and dump_set.in_flight(self.dump, bears):
             args["started"] = True
         fields = {
             "kind": "message" if of_message else "collective",
@@ -180,7 +179,7 @@ class Translating:
         """The number of a message among those from one rank to another."""
         key = (fields["group"], fields["op"], fields["peer"])
         if key not in self.sent and any(dump.wrapped for dump in self.of.dumps.values()):
-            ended = [each for each in self._launches if not in_flight(self.dump, each[-1])]
+            ended = [each for each in self._launches if not dump_set.in_flight(self.dump, each[-1])]
             like = (entry.group, entry.name)
             over = sum((one.group, one.name) == like for each in ended for one in each)
             self.sent[key] = RELATIVE - over
@@ -189,7 +188,7 @@ class Translating:
 
     def _end(self, number: int, entry: DumpEntry, bears: DumpEntry) -> None:
         records, device = self.records, entry.backend not in _ON_HOST
-        if not in_flight(self.dump, bears):
+        if not dump_set.in_flight(self.dump, bears):
             if self.dump.ends_told:
                 d = (bears.completed_ns or entry.created_ns) - entry.created_ns
                 records.after("i", number, 0)
@@ -201,7 +200,7 @@ class Translating:
             return
         records.after("i", number, 0)
         of_thread = (e for e in self.dump.entries if e.thread == entry.thread)
-        oldest = next((e.id for e in of_thread if in_flight(self.dump, e)), None)
+        oldest = next((e.id for e in of_thread if dump_set.in_flight(self.dump, e)), None)
         if not device and entry.id == oldest:  # which holds its thread up, sooner or later
             records.after("w", number, 0)
 

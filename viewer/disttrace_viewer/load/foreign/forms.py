@@ -45,9 +45,7 @@ _LARGEST = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a rank called by the fingerprint of a check, by NCCL's own line, or by its watchdog's;
-    ``waited_ns``: until it ran into its time-out.
-    """
+    """What a rank called, by a check, NCCL or its watchdog; ``waited_ns``: until its time-out."""
 
     op: str
     seq: int
@@ -406,9 +404,7 @@ _REPORTED = (
      r"|No errors found\b.{0,40}collective|Missing ranks: \{|flight_recorder/components"
      r"|Collective (sequence number|state):)")),
 )  # fmt: skip
-"""Lines that tell something of others, or of the whole job: the kind of a report, its operation,
-words without which a line is none, and the report's fields.
-"""
+"""Lines about others, or the whole job: kind and operation of a report, words in it, its fields."""
 _TEXTS = frozenset({"names", "device"})
 
 
@@ -677,9 +673,7 @@ _ASKED_BY = re.compile(r"due to a collective timeout from {1,3}rank (\d{1,7})\b"
 def world(
     log: Log, _line: LogLine, _speaker: Speaker, found: re.Match[str], *, by_rank: bool = False
 ) -> bool:
-    """How many ranks there are, by a line of the program or its trainer, or one that was sent by a
-    rank and tells more.
-    """
+    """How many ranks there are, by the program, or (``by_rank``) a line that a rank sent."""
     log.world = max(log.world, int(found[1]) + by_rank)
     return not by_rank
 
@@ -725,6 +719,4 @@ FORMS: Forms = (
     (("orld size", "orld_size", "WORLD_SIZE", "processes", "MEMBER: ", "Starting with"),
      _WORLD, world),
 )  # fmt: skip
-"""Words without which a line is not of a form, its form, and what takes it; the first that does
-ends it, but a traceback may go on in the same line.
-"""
+"""Words that a line of a form has, the form, and what takes it; the first that does ends it."""

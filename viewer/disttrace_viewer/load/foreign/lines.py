@@ -253,9 +253,7 @@ _GOES_ON = re.compile(r"[a-z0-9 ,.;:)_\]]")
 
 
 def width(lines: Sequence[str]) -> tuple[int, int] | None:
-    """The column at which lines were wrapped (most that fill it end in a word), and that at which
-    they go on, behind what stands before all of them; or None.
-    """
+    """The column at which lines were wrapped, and that at which they go on; or None."""
     longest = max(map(len, lines), default=0)
     if not 60 <= longest <= _WIDEST:
         return None

@@ -151,9 +151,7 @@ _ENDS = 256 << 10
 
 
 def _first_ranks(paths: Sequence[str]) -> dict[str, int | None]:
-    """By host the rank of its first process, by lines that tell a local rank and the global one;
-    None where they tell several, or none while there are other hosts.
-    """
+    """By host the rank of its first process, where lines tell a local rank and the global one."""
     found: dict[str, set[int]] = {}
     locals_, worlds = set[int](), {1}
     for path in paths:
@@ -225,9 +223,7 @@ def _pieces(path: str) -> Iterator[list[str]]:
 
 
 def _marks(lines: Sequence[str]) -> Iterator[tuple[bool, bool, bool, bool]]:
-    """Of each line whether it may begin anything, is of a stack, speaks of trouble, and is to be
-    looked at. Most are not: where polars is installed it finds all words in one scan.
-    """
+    """Of each line whether it may begin anything, is of a stack, of trouble, looked at at all."""
     try:
         import polars as pl
     except ImportError:
@@ -646,9 +642,8 @@ def _nameless(log: Log, path: str) -> list[py_spy.ProcessSample]:
 
 
 def _silent(log: Log, echoes: Mapping[int, LoggedFailure]) -> list[int]:
-    """The rank that printed lines and no error, where all others printed one: the one that all
-    waited for, or that ended first without a word, is such a one.
-    """
+    """The rank that printed lines and no error, where all others did: they waited for it, or lost
+    it."""
     world = max(log.world, log.whole or 0)
     if all(is_time_out(one.text) for one in echoes.values()):
         world = max(world, *(rank + 1 for rank in log.ranks), 0)
@@ -713,9 +708,7 @@ def _resolved(notes: Sequence[Mapping[str, Any]], modified_ns: int) -> Iterator[
 
 
 def _parted_calls(log: Log) -> dict[int, list[Called]]:
-    """By rank what NCCL's lines tell of the largest communicator, where its ranks have parted: they
-    called other things under one number, or one has called less than all others.
-    """
+    """By rank NCCL's calls in the largest communicator, where ranks have parted there."""
     size = max((comm[1] for key, comm in log.comms.items() if key in log.calls), default=0)
     of_size = [key for key in log.calls if log.comms[key][1] == size]
     devices = len({key[0].rpartition("[")[0].rpartition(":")[0] for key in of_size}) == 1
@@ -942,8 +935,7 @@ def _reported(lines: Sequence[Statement]) -> tuple[Ranks, frozenset[LoggedGroup]
     """Per rank and group what is reported, and the groups in which no ranks are compared by number.
 
     A line that tells an operation often names no group, and the one after it does. What stays
-    without a group is compared with nothing: numbers of two groups have nothing to do with each
-    other.
+    without a group is compared with nothing.
     """
     plain = all(one.group in (None, forms.DEFAULT) for one in lines)
     apart = not plain or not _agree([one for one in lines if one.work and one.group is None])
@@ -976,9 +968,8 @@ _UNNAMED = "a group that the log does not name"
 
 
 def _agree(bare: Sequence[Statement]) -> bool:
-    """Whether lines without a group may all be of one: one number, and of no rank two operations.
-    Where these are of group ranks (before torch 2.2), one operation.
-    """
+    """Whether lines without a group may be of one: one number, of a rank one operation (of group
+    ranks, as before torch 2.2, of all)."""
     if len({statement.work.seq for statement in bare if statement.work}) > 1:
         return False
     ops = {(statement.rank, statement.work.op) for statement in bare if statement.work}

@@ -369,10 +369,8 @@ class DumpedThread:
 
 @dataclass(slots=True)
 class DumpedProcess:
-    """The threads of a process; ``rank`` where a prefix tells it. The pid is that of the file where
-    nothing tells it. Of one ``look`` the newest counts: by the address of the main thread, which
-    ``faulthandler`` writes last.
-    """
+    """The threads of a process; ``rank`` where a prefix tells it. Of one ``look`` (by the address
+    of the main thread, which ``faulthandler`` writes last) the newest counts."""
 
     pid: int
     rank: int | None = None
@@ -525,9 +523,8 @@ def _is_main(threads: Sequence[DumpedThread]) -> bool:
 
 
 def _within(thread: DumpedThread, line: str) -> bool:
-    """Take a frame, or a local variable of the last one: ``    name (file:line)`` of py-spy,
-    ``  File "file", line line in name`` of the others. Whether it was a frame.
-    """
+    """Take a frame (`` name (file:line)``, `` File "file", line n in name``), or a local variable;
+    whether it was a frame."""
     text = line.removeprefix("    (Python) ").lstrip() if "File " in line else line
     file = number = name = ""
     if text.startswith('File "') and line[:1] == " ":

@@ -194,7 +194,7 @@ class Maker:
     def _places(self, arrived: Sequence[Operation]) -> list[Text]:
         """Where its members called it from; nothing where all did alike."""
         found = together(
-            (place(self.trace.stack(one["call"])) or "an unknown line", one["process"])
+            (place(self.trace.call(one["call"]).stack) or "an unknown line", one["process"])
             for one in arrived
         )
         if len(found) < 2:
@@ -267,7 +267,7 @@ class Maker:
             (*self._below(ops), *below),
             {lane: min(found, key=_LOUDEST.index) for lane, found in lanes.items()},
             # What is in flight has its line below.
-            place=None if any(map(_flying, ops)) else place(self.trace.stack(ops[0]["call"])),
+            place=None if any(map(_flying, ops)) else place(self.trace.call(ops[0]["call"]).stack),
         )
 
     def _below(self, arrived: Sequence[Operation]) -> Iterator[Text]:
@@ -277,7 +277,7 @@ class Maker:
         """
 
         def at(one: Operation) -> str:
-            where = place(self.trace.stack(one["call"]))
+            where = place(self.trace.call(one["call"]).stack)
             return f" at {where}" if where else ""
 
         def fate(one: Operation) -> tuple[bool, bool]:

@@ -217,7 +217,7 @@ class _Content:
         call = self._trace.call(number)
         kept = shared(self._trace, number)
         kept.pop("group_ranks", None)  # of the group
-        kept["stack"] = self._stack(self._trace.stack(number))
+        kept["stack"] = self._stack(self._trace.call(number).stack)
         kept["in"] = call.group
         kept["bus"] = _on_bus(self._trace, call)
         kept["unseen"] = call.origin == "c++" or call.backend in ON_DEVICE or None
