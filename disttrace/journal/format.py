@@ -157,9 +157,7 @@ FIELDS: dict[str, dict[str, str]] = {
     "versions": _fields(
         time="t", name="torch", map="backends", texts="not_captured", names="parts"
     ),
-    "source": _fields(
-        name="kind version", names="lacks", unix="cut_ns", text="lost", json="reports"
-    ),
+    "source": _fields(name="kind", names="lacks", text="lost", json="reports"),
     "clock": _fields(time="t error_ns", unix="unix_ns"),
     "string": _fields(number="n", text="v"),
     "stack": _fields(number="n", frames="frames"),
@@ -296,15 +294,11 @@ ANNOUNCEMENTS_SUFFIX = ".say"
 
 ROLL_SUFFIX, CALLS_SUFFIX = ".roll", ".calls"
 """Of the files of this host in which processes list their journals, a line of pid, mark
-(``proc.mark``) and name each, and in which each shows what it called last.
-"""
+(``proc.mark``) and name each, and in which each shows what it called last."""
 LIVE_SUFFIX = ".live"
 """Of the file in which processes of a host read what is known of its ranks."""
 VERDICTS_SUFFIX = ".verdicts.jsonl"
 """Of the file in which a job keeps what it announced itself."""
-
-EXPORTER_LINE = b"exporter\n"
-"""In the registry of an exporter: the process that locks the file starts one."""
 
 
 def ends_on_device(backend: str | None, device: str | None) -> bool:
@@ -401,9 +395,8 @@ class ForeignFile(OSError):  # noqa: N818 - what it is about
 
 def open_own(path: str, flags: int, owner: int | None = None) -> int:
     """Open a file of ours whose name can be foretold, in a folder where others may write; it is
-    made with the ``flags`` for that, for its owner alone. No link is followed and no pipe waited
-    for: it must be a regular file of ``owner`` (default: this user) under one name, else another's
-    file may be meant. Raises ForeignFile, or OSError when it cannot be opened."""
+    made with the ``flags`` for that. It must be a regular file of ``owner`` (default: this user)
+    under one name, else another's may be meant. Raises ForeignFile, or OSError."""
     try:
         fd = aside(os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600))
     except ours(OSError):

@@ -2,14 +2,11 @@
 
 gRPC in a traced process and a forking DataLoader end in a segmentation fault, a dead collector
 delays exit by seconds, and a verdict takes memory and time that are the program's: so all of this
-happens in a process of its own, one per job and host. Where something is exported, the first
-process that has a journal starts it; else the first one in which nothing has moved for a while, and
-a rank that is alone on its host soon: were it stopped, or did it hold the GIL, no process there
-could start one any more, and ranks elsewhere wait for it. The program sees nothing of it:
-``detached``.
+happens in one process per job and host. Where something is exported, the first process that has a
+journal starts it; else the first one in which nothing has moved for a while, and a rank that is
+alone on its host soon, for nobody else could. The program sees nothing of it: ``detached``.
 
-Its lock and its log have names that anybody can foretell, in a folder where others may be able to
-write: see ``open_own``.
+Names of its lock and log can be foretold, where others may be able to write: see ``open_own``.
 """
 
 from __future__ import annotations
@@ -232,7 +229,6 @@ def _registered(path: str, line: bytes, owner: int) -> Iterator[int | None]:
             if not _lock(descriptor):
                 yield None
                 return
-            os.write(descriptor, fmt.EXPORTER_LINE)
             if os.fstat(descriptor).st_nlink:  # else an exporter that ends removed it meanwhile
                 yield descriptor
                 return
@@ -249,9 +245,8 @@ def _lock(descriptor: int) -> bool:
 
 
 class Roll:
-    """Which processes of this host write journals below ``root``, without listing that folder: each
-    adds a line to the file of its job, and to that of bare ranks where no launcher tells how many
-    there are."""
+    """Which processes of this host write journals below ``root``: each adds a line to the file of
+    its job, and to that of bare ranks where no launcher tells how many there are."""
 
     def __init__(self, root: str) -> None:
         self._root = root

@@ -2,8 +2,7 @@
 
 The registry holds one line per journal (``proc.entry``) and is the lock of its exporter: a process
 appends its line first and tries the lock then, the exporter lets go of the lock first and looks for
-new lines then. So one of the two sees the other, always. What it names is a journal in the same
-folder that belongs to the same user, or is not read.
+new lines then. So one of the two sees the other, always.
 """
 
 from __future__ import annotations
@@ -77,13 +76,12 @@ class JournalRegistry:
             fresh = fmt.open_own(self.path, os.O_CREAT | os.O_RDWR | os.O_APPEND, self.owner)
         except OSError:
             return False  # something else is in its place: they cannot be served
+        os.write(fresh, late)
         try:
             fcntl.flock(fresh, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.write(fresh, late)  # the other one reads on
-            os.close(fresh)
+            os.close(fresh)  # the other one reads on
             return False
-        os.write(fresh, fmt.EXPORTER_LINE + late)
         os.close(self._fd)
         self._fd, self._position = fresh, 0
         return True
@@ -97,8 +95,7 @@ _MOST, _MOST_BYTES = 1000, 1 << 20
 
 def sweep(folder: str) -> int:
     """Take away the rolls of this pid namespace none of whose processes lives, with the pages of
-    their processes; how many. Of what cannot be read or removed nothing is reported.
-    """
+    their processes; how many."""
     removed = 0
     own = f"-{namespace()}{fmt.ROLL_SUFFIX}"
     try:
@@ -146,9 +143,7 @@ POLL_S = 0.25
 LINGER_S = 1.0
 """A job whose last process went may go on with the next one (a restart, a shell loop)."""
 STAY_S, OF_LIMIT = 60.0, 2.0
-"""So long, or so many times the limit, one whose processes failed stays for other hosts to ask
-why, while the job's store is there.
-"""
+"""So long, or so many times the limit, one whose processes failed stays for others to ask why."""
 DIED_S = 3.0
 """For so long others wait for one that died when a job is ended by ``DISTTRACE_ON_STALL=abort``."""
 

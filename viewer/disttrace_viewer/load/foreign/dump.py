@@ -65,7 +65,6 @@ class Dump:
     """One file."""
 
     path: str
-    version: str
     library: str
     entries: list[DumpEntry]
     ranks: dict[str, tuple[int, ...]]
@@ -125,7 +124,6 @@ def read(path: str, problems: Problems) -> Dump | None:
     found.sort(key=lambda entry: entry.id)
     return Dump(
         path=path,
-        version=_text(value.get("version"), 32),
         library=_text(value.get("comm_lib_version") or value.get("nccl_version"), 64),
         entries=found,
         ranks={key: _ranks(one.get("ranks")) for key, one in config.items()},
@@ -139,7 +137,7 @@ def read(path: str, problems: Problems) -> Dump | None:
 
 def empty(path: str, at_ns: int) -> Dump:
     """Of a recorder that holds nothing."""
-    return Dump(path, "", "", [], {}, {}, {}, modified_ns=at_ns, stacks=False)
+    return Dump(path, "", [], {}, {}, {}, modified_ns=at_ns, stacks=False)
 
 
 def rank_in(path: str) -> int | None:

@@ -61,7 +61,7 @@ class Translating:
         self.records = Records(
             self.kind, os.path.abspath(dump.path), rank, world=of.world, base_ns=of.base_ns,
             lacks=self.lacks(), job=os.path.basename(os.path.abspath(folder)) or "dumps",
-            clock=sorted(of.folders), version=dump.version, cut_ns=of.asked_ns, lost=dump.lost,
+            clock=sorted(of.folders), lost=dump.lost,
         )  # fmt: skip
         self.groups: dict[tuple[str, str], int] = {}
         self.threads: dict[str, int] = {}

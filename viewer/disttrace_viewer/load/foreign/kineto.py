@@ -167,7 +167,7 @@ def _journal(one: _Profile, every: Sequence[_Profile]) -> Files:
     last_ns = max((c.end_ns or c.returned_ns for c in one.calls), default=base_ns)
     records = Records(
         NAME, one.path, one.rank, world=max([one.world, *(p.rank + 1 for p in every)]),
-        base_ns=max(base_ns, 0), lacks=_LACKS, clock=[one.host], cut_ns=max(last_ns, 0),
+        base_ns=max(base_ns, 0), lacks=_LACKS, clock=[one.host],
         job=os.path.basename(one.path).partition(".")[0] if len(every) == 1 else NAME,
     )  # fmt: skip
     numbers: dict[str, int] = {}

@@ -808,8 +808,7 @@ class _Facts:
         lacks -= {"stack", "arguments"} if stacks else set()
         base_ns = min(times, default=now) - longest - 2 * py_spy.UNKNOWN_NS
         records = Records(
-            NAME, path, rank, world=self.world, base_ns=base_ns, lacks=lacks, cut_ns=now,
-            reports=[*reports],
+            NAME, path, rank, world=self.world, base_ns=base_ns, lacks=lacks, reports=[*reports],
         )  # fmt: skip
         if rank is None:
             return records.done(path, now)

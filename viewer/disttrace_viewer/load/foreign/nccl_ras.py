@@ -196,7 +196,6 @@ def _journal(output: _Output, rank: int, since_ns: int) -> Files:
     records = Records(
         NAME, output.path, rank, world=output.size, base_ns=since_ns - 3_600_000_000_000,
         lacks=LACKS if timed else (*LACKS, "occasion", "stood", "time"),
-        cut_ns=output.at_ns if timed else None,
     )  # fmt: skip
     records.group(1, output.name, range(output.size), backends={"cuda": "nccl"}, default=True)
     behind = {kind: min(of.values()) for kind, of in output.counts.items()}

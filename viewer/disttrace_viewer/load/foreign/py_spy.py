@@ -182,8 +182,7 @@ def translated(
         )  # fmt: skip
         records = Records(
             kind, sample.path, rank, world=world, base_ns=now - waited_ns - 1_000_000_000,
-            lacks=lacks, job=NAME, clock=[os.path.dirname(sample.path)], cut_ns=now,
-            reports=[*reports],
+            lacks=lacks, job=NAME, clock=[os.path.dirname(sample.path)], reports=[*reports],
         )  # fmt: skip
         records.group(1, "0", range(world), default=True, partial=world != whole)
         begin = now - waited_ns
