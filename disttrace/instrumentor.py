@@ -11,7 +11,7 @@ from typing import Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
-from disttrace.project import SWITCH, is_on
+from disttrace.project import OFF, SWITCH
 
 
 class DisttraceInstrumentor(BaseInstrumentor):
@@ -26,7 +26,7 @@ class DisttraceInstrumentor(BaseInstrumentor):
     def _instrument(self, **kwargs: Any) -> None:
         from disttrace.session import install, installed
 
-        if not _is_off():
+        if os.environ.get(SWITCH, "").strip().lower() not in OFF:  # as in the exporter process
             settings = {k: v for k, v in kwargs.items() if k not in _OF_OTHERS}
             self._installed = not installed()
             export = None if os.environ.get("DISTTRACE_EXPORT") else "otlp"
@@ -44,12 +44,3 @@ _OF_OTHERS = frozenset({
     "raise_exception_on_conflict",
 })  # fmt: skip
 """Arguments of ``instrument`` that concern other instrumentations."""
-
-
-def _is_off() -> bool:
-    """Whether DISTTRACE is off, as in the exporter process itself; unset it is not."""
-    switch = os.environ.get(SWITCH, "").strip()
-    try:
-        return bool(switch) and not is_on(switch)
-    except ValueError:
-        return False

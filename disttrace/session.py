@@ -171,11 +171,7 @@ class Session:
             self._versions["t"] = self.recorder.now()
         self._ending.forked()
         os.environ[PARENT_VARIABLE] = self.identity.handed_down()
-        self.catch_up()
-
-    def catch_up(self) -> None:
-        """Where torch came past the import hook: after a fork we are called all the same."""
-        self._hook.catch_up()
+        self._hook.catch_up()  # torch may have come past it
 
     @property
     def _folder(self) -> str:
@@ -456,7 +452,7 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     if _session is not None:
         _session.live.after_fork()
-        _session.catch_up()
+        _session._hook.catch_up()
 
 
 def _in_child() -> None:

@@ -1,9 +1,8 @@
 """`disttrace run -- COMMAND`: trace a command where the start-up file of the package does not run.
 
 A `.pth` file counts only in site-packages, not in `--target` folders, zip files or checkouts. Here
-PYTHONPATH leads every interpreter below COMMAND to a `sitecustomize` of ours. What it cannot reach:
-interpreters started with -S (no site at all) or with -I or -E (no PYTHONPATH); those need the
-package in their own environment (-I, -E) or `disttrace.install()` in the program (-S).
+PYTHONPATH leads every interpreter below COMMAND to a `sitecustomize` of ours, but not those that
+are started with -S, -I or -E.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """How this process ends: uncaught exceptions and the exit record.
 
-``sys.excepthook`` is not called in multiprocessing's children and ``atexit`` does not run in
-forked ones, so each way out has its own row here. A journal without an exit record belongs to a
-process that was killed, aborted, or is alive.
+``sys.excepthook`` is not called in multiprocessing's children and ``atexit`` does not run in forked
+ones, so each way out has its own row here.
 
-No hook is called for a SystemExit either, and a program may catch it and go on. So ``sys.exit`` and
-``exit`` leave a mark on it, and where the mark dies tells: the exception that reached the top is
-let go of by the interpreter's own C code, beneath which there is no Python frame.
+No hook is called for a SystemExit either, and a program may catch it. So ``sys.exit`` and ``exit``
+leave a mark on it, and where the mark dies tells: the exception that reached the top is let go of
+by the interpreter's own C code, beneath which there is no Python frame.
 """
 
 from __future__ import annotations
@@ -177,7 +176,7 @@ class Ending:
         original = getattr(os, name)
 
         def execute(*args: Any, **kwargs: Any) -> Any:
-            self._guard(self._becomes_another)
+            self._guard(lambda: self.exit(EXEC, None, self._caller()))
             try:
                 return original(*args, **kwargs)
             except BaseException as error:
@@ -189,9 +188,6 @@ class Ending:
         if original in os.supports_fd:
             os.supports_fd.add(wrapper)
             engine.on_undo(PART, "os.supports_fd", lambda: os.supports_fd.discard(wrapper))
-
-    def _becomes_another(self) -> None:
-        self.exit(EXEC, None, self._caller())
 
     def _stays(self) -> None:
         if self._said and self._capture.recorder.is_open:
@@ -282,10 +278,7 @@ class Ending:
     def _torch_spawn(self, module: types.ModuleType) -> None:
         """Children of torch's spawn: it catches everything, sends it to its parent, and leaves with
         a code; a KeyboardInterrupt it swallows before torch 2.15, and the child leaves with 0.
-
-        Without a word of that every rank seems to have ended well in the midst of its work. Before
-        Python 3.11 our frame could not be kept out of the traceback that spawn sends its parent.
-        """
+        Before Python 3.11 our frame could not be kept out of the traceback that it sends."""
 
         def make(original: types.FunctionType) -> Callable[..., Any]:
             def _wrap(fn: Callable[..., Any], *args: Any) -> Any:
@@ -339,8 +332,7 @@ def _uncaught() -> BaseException | None:
 
 def causes(error: BaseException) -> list[str]:
     """``Type: first line`` of the exceptions from which ``error`` was raised or which it passes on,
-    also in groups: nearest first, at most eight. They tell a failure from one that passes on what a
-    collective raised."""
+    also in groups: nearest first, at most eight."""
     found: list[str] = []
     seen = {id(error)}
     queue = _nearest(error)

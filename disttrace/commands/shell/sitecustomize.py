@@ -1,16 +1,11 @@
 """Start tracing in an interpreter under `disttrace run`, then let the user's own module run.
 
 The interpreter imports the first `sitecustomize` on its path, which is this one. Afterwards all is
-as if it had not been there: the user's module is `sys.modules["sitecustomize"]`, its errors are its
-own, and this folder is off `sys.path` (children find it through PYTHONPATH).
+as if it had not been there.
 """
 
 import os
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import ModuleType
 
 
 def _trace() -> None:
@@ -26,14 +21,10 @@ def _trace() -> None:
         main()
 
 
-def _make_way() -> "ModuleType":
+def _chain() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != here]
-    return sys.modules.pop(__name__)
-
-
-def _chain() -> None:
-    ours = _make_way()
+    ours = sys.modules.pop(__name__)
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401 - the user's
     except ModuleNotFoundError as error:
