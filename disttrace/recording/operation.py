@@ -1,7 +1,6 @@
 """What passes between the instrumentation and the recorder: counters, calls, operations, threads.
 
-These are the types of the plain core; the native core has types of its own with the same
-attributes (``_fast.c``).
+The native core (``_fast.c``) has types of its own with the same attributes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The table of operations: one row per method of ProcessGroup and Backend.
+"""The table of operations: one row per method of ProcessGroup and Backend, of all torch versions.
 
-A method that a torch version lacks is passed over, so the rows are the union over versions. An
-alias is recorded under the name in the table, whatever was typed.
+An alias is recorded under the name in the table, whatever was typed.
 """
 
 from __future__ import annotations

@@ -2,15 +2,12 @@
 
 DDP's reducer, and the functions that share parameters and buffers, issue on a group that Python
 gives them. Where that is of a class of Python's, C++ calls its methods; a relay's issue the same on
-the group that it stands for. A kernel under the dispatcher would see it too, for several times the
-cost, and every other operation of the process would pass it (``dispatcher.py``).
+the group that it stands for. A kernel under the dispatcher would cost several times as much.
 
-C++ holds a relay as it held the group, and Python's half of it has to live as long. A relay has the
-group's own backends, which C++ asks what they can do.
+C++ holds a relay as it held the group, and Python's half of it has to live as long.
 
-DDP's reducer waits for what it issued before the backward pass is over, and a function of C++
-before it returns. So completion need not be looked for meanwhile; what has not come to that end
-(the pass failed, or is stuck) is looked at when the live thread comes by, a few times a second.
+DDP's reducer waits for what it issued before the backward pass is over. What has not come to that
+end (the pass failed, or is stuck) is looked at by the live thread, a few times a second.
 """
 
 from __future__ import annotations
@@ -275,9 +272,8 @@ class Relays:
 
 
 class Models:
-    """DDP's models: of which no gradient was reduced yet, though parameters change in place; and in
-    which a bucket waits for gradients that a backward pass did not have: its relay counts calls.
-    """
+    """DDP's models: of which no gradient was reduced yet, and in which a bucket waits for gradients
+    that a backward pass did not have."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
@@ -310,9 +306,7 @@ class Models:
         return model
 
     def begun(self, result: Any, reducer: Any, *_: Any) -> None:
-        """The next backward pass is to reduce; what the one before it began is complete. Another
-        model is as far as it came.
-        """
+        """The next backward pass is to reduce; what the one before it began is complete."""
         model = self.of(reducer)
         if model is None:
             return
@@ -337,8 +331,7 @@ class Models:
                 self._note_lack(model, model.without_gradient())
 
     def _look(self, at_exit: bool = False) -> int:
-        """Note how often a model changed, when that doubles; and what lacks a gradient where a
-        bucket is due and nothing moves."""
+        """Note how often a model changed, when that doubles, and what lacks a gradient."""
         for one in self._all():
             of = () if one.issued or one.passes else parameters.named(one.owner())
             changes = max(map(lambda p, n: p[1]._version - n, of, one.versions), default=0)

@@ -1,9 +1,8 @@
 """Instrumentation of collectives and messages: methods of ProcessGroup and Backend; of coalesced
-operations, which one Work ends; and of calls that torch rejects before any method is called: a root
-outside the group, a wrong type, a message to oneself.
+operations, which one Work ends; and of calls that torch rejects before any method is called.
 
-torch reports every exception of a public function to its logger. That report is where rejected
-calls are seen, so calls that succeed pay nothing, and nothing of torch.compile's sees a patch.
+Those are seen where torch reports every exception of a public function to its logger, so calls that
+succeed pay nothing.
 """
 
 from __future__ import annotations

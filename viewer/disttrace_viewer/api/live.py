@@ -45,9 +45,7 @@ def show(
 def snapshot(
     path: Paths = None, job: str | None = None, *, stall_s: float | None = None
 ) -> Snapshot:
-    """What ``diagnose`` finds, as one picture; what ranks did of late only where one still runs,
-    for that takes a table of all operations.
-    """
+    """What ``diagnose`` finds, as one picture; what ranks did of late only where one still runs."""
     return _looked(path, job, stall_s)[0]
 
 
@@ -72,10 +70,7 @@ def follow(
     width: int | None = None,
     color: bool | None = None,
 ) -> bool:
-    """Pictures that fit the terminal until ``q`` or Ctrl-C; False at once where there is none.
-
-    While there is nothing to read (``ViewerError``) the job is waited for.
-    """
+    """Pictures that fit the terminal until ``q`` or Ctrl-C; False at once where there is none."""
     from rich.live import Live
 
     out = TextConsole(width=width, color=color)

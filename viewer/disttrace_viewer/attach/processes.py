@@ -22,9 +22,8 @@ _RUNS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A process that has torch. ``rank`` is that of the environment at its start: children by
-    fork or spawn have none of their own there. ``of``: which of the variables it is from.
-    """
+    """A process that has torch. ``rank`` is that of the environment at its start, by which
+    variables tells ``of``: children by fork or spawn have none of their own there."""
 
     pid: int
     rank: int | None
@@ -104,8 +103,7 @@ def thread_names(pid: int) -> list[bytes]:
 
 def _that_communicate(found: Sequence[Found], parents: Mapping[int, int]) -> list[Found]:
     """Of a process and one below it, which has its variables, the one that is the rank: a rank
-    starts the workers of a loader, and a launcher starts ranks. What several have tells none apart.
-    """
+    starts the workers of a loader, and a launcher starts ranks."""
     pids, others = {one.pid: one for one in found}, set[int]()
     for child in found:
         above = _upwards(parents.get(child.pid, 0), parents)

@@ -33,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print in a line what was written; 0, 1 where something in an archive was left out, 2 (raised)
-    where there is nothing to pack or an archive is damaged.
-    """
+    """Print what was written; 0, 1 where something was left out, 2 (raised) where nothing was."""
     from disttrace_viewer import collect
     from disttrace_viewer.collect import ViewerError
 

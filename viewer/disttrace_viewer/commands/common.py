@@ -27,11 +27,7 @@ NARROWEST = 40
 
 @contextmanager
 def taken_down() -> Iterator[None]:
-    """SIGTERM and SIGHUP leave this by an exception, so that no half-written file stays behind.
-
-    Raises:
-        SystemExit: with 128 and the signal's number.
-    """
+    """SIGTERM and SIGHUP leave this by SystemExit, so that no half-written file stays behind."""
 
     def end(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
@@ -123,10 +119,7 @@ def add_look(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 
 def read(args: argparse.Namespace) -> Trace:
-    """The trace that the options ask for.
-
-    Raises ``ViewerError`` with exit code 2 when there is nothing to read in it.
-    """
+    """The trace that the options ask for. Raises ``ViewerError`` with exit code 2."""
     from disttrace_viewer.api.trace import load
 
     report = progress("bytes of journals")
@@ -134,9 +127,7 @@ def read(args: argparse.Namespace) -> Trace:
 
 
 def write(data: bytes) -> None:
-    """Onto standard output; a reader that stops early is no error. A terminal gets what it would
-    obey as JSON's ``\\u0085``.
-    """
+    """Onto standard output; a terminal gets what it would obey as JSON's ``\\u0085``."""
     if sys.stdout.isatty():
         signs = (s if s.isprintable() or s == "\n" else json.dumps(s)[1:-1] for s in data.decode())
         data = "".join(signs).encode()

@@ -82,9 +82,8 @@ def _in_style() -> bool:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print the report; 0 healthy, 1 an error or a warning, 2 journals that the answer needs are
-    missing (or, raised, all of them).
-    """
+    """Print the report; 0 healthy, 1 an error or a warning, 2 journals are missing that it
+    needs."""
     from disttrace_viewer.api import ViewerError
     from disttrace_viewer.api.verdict import diagnose
 

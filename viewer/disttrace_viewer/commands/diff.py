@@ -25,9 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print the differences; 0 where there are none, 1 where there are, 2 where journals lack what
-    could differ, and ``ViewerError`` with 2.
-    """
+    """Print the differences; 0 where there are none, 1 where there are, 2 where journals miss."""
     from disttrace_viewer.api.difference import diff
 
     found = diff(args.a, args.b, ranks=args.rank, jobs=args.jobs)

@@ -1,11 +1,9 @@
 """What the kernel of this host says of ranks that others wait for: whether these are at work.
 
 Of each the time on processors, bytes and faults of pages between two looks, of the processes that
-it started as well (workers of a loader, compilers); and where more wants to run than there are
-processors, the time that it waited for one, which is no waiting of others for it. That, and which
-processes are gone or stopped, is written into their journals, where every reader finds it: a day
-later, on another host, or when all were killed in the end, no kernel knows any more. Of processes
-for which none waits nothing is looked at.
+it started as well; and where more wants to run than there are processors, the time that it waited
+for one. That, and which processes are gone or stopped, is written into their journals, where every
+reader finds it. Of processes for which none waits nothing is looked at.
 """
 
 from __future__ import annotations
@@ -47,8 +45,7 @@ APART_S, OVER_S = 1.0, 5.0
 """Two looks that are compared are at least so far apart, and so far where there were any before."""
 RAN, WANTED = 0.01, 0.25
 """Parts of the time for which a thread that computes has run, and has run or waited for a
-processor: of many more of them than processors each runs seldom.
-"""
+processor: of many more of them than processors each runs seldom."""
 MOST_FAMILY = 512
 _TICK_NS = 10**9 // (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100)
 
@@ -82,8 +79,7 @@ class Activities:
         self, ranks: Sequence[tuple[Process, int]], ports: Container[int | None]
     ) -> Iterator[tuple[Process, dict[str, object]]]:
         """The ranks of which there is something to write, with the record; ``ranks`` with the time
-        (unix ns) since which they communicate no more. Bytes by ``ports`` are a store's, and no
-        work."""
+        since which they communicate no more. Bytes by ``ports`` are a store's, and no work."""
         received = _received(ports) if ranks else {}
         for one, since_ns in ranks:
             now = _Look(time.monotonic(), time.time_ns(), _family(one.pid, received))
@@ -232,11 +228,8 @@ def _take(data: bytes, but: Container[int | None], found: dict[int, int]) -> boo
 
 
 def note(processes: Sequence[Process], but: Container[str] = frozenset()) -> None:
-    """Look at those of this host; each thing worth keeping is in their journals once then.
-
-    ``processes`` are of states, of which the first path is a journal's. Nothing is written of those
-    with the ids ``but``, which only count among the living.
-    """
+    """Look at those of this host; each thing worth keeping is in their journals once then. Nothing
+    is written of those with the ids ``but``, which only count among the living."""
     seen = [(one, look(one)) for one in processes]
     living = sum(bool(found.alive) and not one.is_agent for one, found in seen)
     for one, found in seen:

@@ -147,7 +147,7 @@ class OutOfStep:
 
     def hear(self, reports: Mapping[str, Sequence[Excerpt]]) -> list[str]:
         """The hosts whose calls are to be judged together, in the order of ``reports``: those that
-        differ, then others that have these calls, for two do not tell which is the odd one."""
+        differ, then others: two do not tell which is the odd one."""
         if len(self._known) > MOST_KNOWN:
             self._known.clear()
         first: dict[int, tuple[str, Excerpt]] = {}
@@ -191,8 +191,7 @@ _ANSWER = protocol.fields(slow=maybe(slow.FORM), calls=CALLS_FORM)
 
 class Talk(Duty):
     """The duty; ``calls`` reads what is sent where hosts differ, and ``judge`` has judged what came
-    of them; ``meet`` makes the connection to other hosts, of a function that answers them.
-    """
+    of them; ``meet`` makes the connection to other hosts."""
 
     pause_s = 0.0
 

@@ -1,13 +1,12 @@
 """The journal of one process as it grows: whether anything was begun lately (``Pulse``), and how
 long it was away and how long held (``Follower``).
 
-Of the first only begins of the main thread count, and none of a store that is polled. A look reads
-at most some kilobytes, and costs no look-up by path unless nothing was written since the last one.
+Of the first only begins of the main thread count, and none of a store that is polled.
 
-Of a process the time between two releases is *away*, what it did by itself, up to the point from
-which the next operation holds it, and *inside*, from there to that operation's end. All members
-of a collective that waits for all are released together. So a rank that came later than another
-was inside for less by that much, and no clocks of hosts need to be compared for it.
+Of a process the time between two releases is *away*, what it did by itself, and *inside*, from
+where the next operation holds it to that operation's end. All members of a collective that waits
+for all are released together. So a rank that came later than another was inside for less by that
+much, and no clocks of hosts need to be compared for it.
 """
 
 from __future__ import annotations

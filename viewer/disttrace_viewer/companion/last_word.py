@@ -1,7 +1,7 @@
 """The last word on a job, for the process that ends it: what it failed of, or that it went on.
 
-What was reported live is repeated where less is known now: those that could have been asked have
-ended. The process that ends prints our one line (``disttrace/lifecycle/last_word.py``).
+What was reported live is repeated where less is known now. The process that ends prints our one
+line (``disttrace/lifecycle/last_word.py``).
 """
 
 from __future__ import annotations
@@ -100,8 +100,7 @@ def word(order: EndOrder) -> dict[str, Any] | None:
 def _kept(
     order: EndOrder, trace: JobTrace, found: Verdict, names: Sequence[str]
 ) -> dict[str, Any] | None:
-    """The word, unless another process of the job has had it. ``names`` of the job: ranks that were
-    not launched together draw each their own."""
+    """The word, unless another process of the job has had it. ``names``: of the job."""
     since = min(p.start_ns for p in trace.processes) / 1e9
 
     def before() -> list[dict[str, Any]]:

@@ -1,8 +1,7 @@
 """What a host and its devices report of themselves, read once at a stall for two seconds.
 
 None of it waits for the thread that asks, and none needs the program's help. The kernel's log is
-read by one call of libc that never waits; where only root may read it, it holds nothing.
-``nvidia-smi`` is a child of ours, and ended if it does not answer.
+read by one call of libc that never waits. ``nvidia-smi`` is a child of ours.
 """
 
 from __future__ import annotations
@@ -195,7 +194,7 @@ class Asking:
         self, pids: Collection[int], quiet_s: float, begun: int = 0, now: float | None = None
     ) -> None:
         """Ask, unless that was done at this stall, of which the oldest wait has lasted ``quiet_s``.
-        ``begun``: collectives of the job so far; a wait in its start-up is another stall."""
+        ``begun``: collectives of the job so far."""
         now = time.monotonic() if now is None else now
         if self._asked_at is not None:
             since_s = now - self._asked_at
@@ -240,9 +239,8 @@ class Asking:
 def concerning(
     answers: Iterable[HostTrouble], pids: Collection[int], *, devices: bool, counted: bool
 ) -> list[HostTrouble]:
-    """Those that may concern a job of these processes. One that uses no device is held up by none;
-    nor is it by what others did on theirs. ``counted``: the kernel's log counts as they do.
-    """
+    """Those that may concern a job of these processes: not one that uses no device, nor what others
+    did on theirs. ``counted``: the kernel's log counts as they do."""
     return [
         one
         for one in answers

@@ -182,8 +182,7 @@ class Peers:
         serve: Callable[[], None],
     ) -> None:
         """Our processes failed: stay until the server has requested their states, the job's store
-        has gone, or the time is over. As the server ourselves ``serve`` the others meanwhile.
-        """
+        has gone, or the time is over. As the server ourselves ``serve`` the others meanwhile."""
         self.close()
         found = _reached(addresses)
         if found is None:
@@ -255,8 +254,7 @@ class Peers:
 
 
 def _reached(addresses: Sequence[Address]) -> tuple[Address, socket.socket] | None:
-    """The first of these stores that is there, and a connection to it, on which nothing is sent:
-    all hosts take the same one, or they would meet apart."""
+    """The first of these stores that is there, and a connection to it, on which nothing is sent."""
     for address in addresses:
         with suppress(OSError, OverflowError, UnicodeError):
             return address, socket.create_connection(address, CONNECT_S)
@@ -264,8 +262,7 @@ def _reached(addresses: Sequence[Address]) -> tuple[Address, socket.socket] | No
 
 
 def _is_over(store: socket.socket) -> bool:
-    """Whether the other end of a connection is gone: one for all of the stay, for a store may have
-    thousands of hosts whose processes failed."""
+    """Whether the other end of a connection, one for all of the stay, is gone."""
     store.setblocking(False)
     try:
         return not store.recv(1)

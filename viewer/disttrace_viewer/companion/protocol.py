@@ -1,13 +1,12 @@
 """How companions of a job find each other and talk: addresses, greeting and proof, messages.
 
-They meet on the host that serves the job's store, at ports that follow from it, so nothing of ours
-lies in that store. The listener speaks first, so that nothing is ever sent to another program that
-happens to listen there. The proof is of the job's secret, which comes from the environment: it is
-never written, never sent, and in no store. It is a door: what is sent behind it anyone may know.
+They meet on the host that serves the job's store, at ports that follow from it. The listener speaks
+first, so that nothing is ever sent to another program that happens to listen there. The proof is of
+the job's secret, which comes from the environment: it is never written, never sent, and in no
+store. What is sent behind it anyone may know.
 
-All of a value that came is checked by its form, as records of journals are. It may be from any
-program: whatever is wrong with it is one exception, and costs only its sender; texts are made
-harmless for a terminal as everywhere else.
+A value that came may be from any program: it is checked by its form, as records of journals are,
+and whatever is wrong with it is one exception, and costs only its sender.
 """
 
 from __future__ import annotations
@@ -68,9 +67,7 @@ def resolved(host: str) -> list[str]:
 
 
 def is_here(address: str) -> bool:
-    """Whether an address is of this host: the kernel would speak to it from that same one, or, as
-    to the second address of an interface, from another one, but takes what comes to it.
-    """
+    """Whether an address is of this host: what the kernel sends there, it takes itself."""
     family, version = (socket.AF_INET6, "6") if ":" in address else (socket.AF_INET, "4")
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -113,8 +110,8 @@ def stores(processes: Iterable[tuple[Tables, Mapping[str, str], bool]]) -> list[
     """TCPStores of processes, of which come definitions, environment, and whether it is an agent;
     in an order on which all hosts agree, or they would wait apart.
 
-    That of the default group is the job's own; where no group is there yet it is the one that
-    workers expect, and before there are workers that of the launchers' rendezvous.
+    That of the default group is the job's own; else the one that workers expect, and before there
+    are workers that of the launchers' rendezvous.
     """
     found: dict[Address, None] = {}
     rows = list(processes)

@@ -36,10 +36,9 @@ _MOST_ROLL = 16 << 20
 class OwnJournals:
     """The journals of ``job`` and ``host``, both as names have them; without a host all of the job.
 
-    Of processes that have ended those are left out that had before this try began: a job of two
-    hundred restarts has sixteen hundred of them. Where the processes of a host said which journals
-    are theirs (``roll``), the folder is not even listed, which may hold those of a hundred thousand
-    others.
+    Of processes that have ended those are left out that had before this try began. Where the
+    processes of a host said which journals are theirs (``roll``), the folder is not even listed,
+    which may hold those of a hundred thousand others.
     """
 
     def __init__(self, directory: str, job: str, host: str = "", roll: str = "") -> None:
@@ -111,7 +110,7 @@ class OwnJournals:
 
 def of_job(root: str, job: str) -> list[Files]:
     """The journals of ``job`` (as names have it) in the folder of all, and in those of its hosts
-    below it: other jobs are of no concern here."""
+    below."""
     found = _inside(root, job)
     for one in _of_hosts(root, job):
         with suppress(OSError):  # it is not for us to read, or was taken away
@@ -214,8 +213,8 @@ def beside(root: str, job: str, local: Merged, known: Collection[State]) -> list
     journals that lie in the folder of all under another job's name than ``job``.
 
     Bare processes have no launcher that names their job, so each draws a name and has a companion
-    of its own, and no folder of its own for journals. One that is stopped, or holds the GIL, or
-    whose store's server is, does not answer. What another user put into the folder is not read.
+    of its own. One that is stopped, or holds the GIL, does not answer. What another user put into
+    the folder is not read.
     """
     trace, _ = trace_of(local)
     ours = _meet_at(local, trace.processes)

@@ -1,9 +1,8 @@
 """The states of a host's processes as it sends them, and what is believed of those that came.
 
 Public is what any program on the network may know: where each process is (operation, group, number,
-shapes, file and line), which process it is, and how it ended. No command lines, folders, texts of
-exceptions, values of arguments, names of threads. Of keys, prefixes and names a hash: a host that
-has the same word reads it in its place, so keys and groups still meet; no other learns one from it.
+shapes, file and line), which process it is, and how it ended. Of keys, prefixes and names a hash: a
+host that has the same word reads it in its place; no other learns one from it.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from disttrace_viewer.trace.process import Process
 from disttrace_viewer.trace.values import dataclass, field, replace
 
 MOST_STATE = 8 << 10
-"""Bytes of a packed state; of a longer one half of the operations are sent, and so on, but for
-creations of groups, which are compared call by call."""
+"""Bytes of a packed state; of a longer one half of the operations are sent, and so on."""
 MOST_WHOLE = 64 << 10
 """Of one that was requested by itself, with the order of its collectives."""
 MOST_TEXT, MOST_TEXT_OF_ALL = 16 << 20, 64 << 20
@@ -71,10 +69,8 @@ def packed(merged: Merged, see: Look = look, *, most: int = MOST_STATE) -> bytes
 
 
 def unpacked(answers: Iterable[PeerReply], local: Merged, *, proved: bool = False) -> Received:
-    """All answers in one. One that cannot be read costs only its sender; what is sent of processes
-    of this host is not believed, nor what two send of one process, unless all have ``proved`` to be
-    of the job: then a companion was replaced, and the newer state counts.
-    """
+    """All answers in one. What is sent of processes of this host is not believed, nor what two send
+    of one process, unless all have ``proved`` to be of the job: then the newer state counts."""
     words = known_words(local.states.values())
     files = known_files(local.states.values())
     found: dict[str, list[tuple[State, Observation | None, str]]] = {}

@@ -1,15 +1,13 @@
 """Which ranks make the others of their groups wait: exchanges in blocks, compared and tested.
 
 A block is 2**shift exchanges of a group, by their numbers, which take half a second or longer in
-the mean: all hosts speak of the same ones, whatever their clocks say. The own delay of a rank at a
-place is the smaller of two: by how much longer than the median of the others it was away, and by
-how much shorter inside, where it waits for none. Lateness inherited from another group makes them
-differ, so it vanishes, and so does what was hidden behind others' computation. It is the measure of
-``analysis/delays`` without a table of all operations.
+the mean: all hosts speak of the same ones. The own delay of a rank at a place is the smaller of
+two: by how much longer than the median of the others it was away, and by how much shorter inside,
+where it waits for none. Lateness inherited from another group makes them differ, so it vanishes. It
+is the measure of ``analysis/delays`` without a table of all operations.
 
 Who has more bytes of its own there is as much longer away (experts with more tokens), and what is
-usual among the others (batches of other lengths, a task that goes round) is nobody's doing: neither
-is lateness.
+usual among the others (batches of other lengths) is nobody's doing: neither is lateness.
 """
 
 from __future__ import annotations
@@ -24,10 +22,8 @@ from typing import NamedTuple
 from disttrace_viewer.trace.values import dataclass, field, replace
 
 SHORTEST_NS, OF_RANK_NS, LONGEST = 500_000_000, 2_000_000, 4
-"""Where two or more are shorter in the mean (also than so much for each rank of the job, for one
-host compares all) twice as many exchanges make a block from then on; where that many times as long
-half.
-"""
+"""Where two or more are shorter in the mean (also than so much for each rank of the job) twice as
+many exchanges make a block from then on; where that many times as long half."""
 MOST_SHIFT = 20
 _BEHIND = 2
 """So many blocks back an exchange may end late; one that is not whole by then never will be."""
@@ -50,10 +46,7 @@ NOTHING = Sums(0, 0, 0)
 
 class Released(NamedTuple):
     """One exchange of one process; times in nanoseconds, ``end`` on the clock of its journal.
-
-    ``group`` is the number of its group there; ``place`` stands for operation and line, and is
-    empty where it does not wait for all others.
-    """
+    ``place`` stands for operation and line, and is empty where it does not wait for all others."""
 
     group: int
     seq: int
@@ -148,8 +141,7 @@ class Blocks:
 
 BETS = (0.45, 8.0), (0.25, 60.0)
 """How much is bet that a rank is late, and the most that an observation counts: the second sees at
-once what is long late, also where it is not in each block.
-"""
+once what is long late."""
 MOST_LOST = 0.9
 """Of what a detector has, by one observation: it never falls to zero."""
 
@@ -204,11 +196,9 @@ _NS_PER_HOUR = 3600e9
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A rank that makes ``others`` members of a group wait for ``share`` of their time.
-
-    ``since`` in unix seconds; ``place`` before which most of it goes; ``rank_hours`` that the
-    others have lost so far.
-    """
+    """A rank that makes ``others`` members of a group wait for ``share`` of their time, ``since``
+    then (unix seconds); ``place`` before which most of it goes; ``rank_hours`` that these have
+    lost."""
 
     rank: int
     group: str
@@ -377,9 +367,7 @@ class SlowRanks:
 
     def threshold(self, rank: int) -> float:
         """Logarithm of how often, in observations, a false alarm is allowed: an observation takes
-        half a second or more, and the groups in which a rank is tested, and the bets, share its
-        rate (Bonferroni).
-        """
+        half a second or more, and groups and bets share its rate (Bonferroni)."""
         per_hour = _NS_PER_HOUR / SHORTEST_NS
         return math.log(RANK_HOURS * per_hour * max(1, self._tests[rank]) * len(BETS))
 

@@ -1,7 +1,6 @@
 """What a host sends of its processes first, whatever their number: the waits, and since when.
 
-By it the server chooses the hosts of which it requests states: those that stand out. Of the others
-the trace holds no more than that their ranks wait where one of these waits.
+By it the server chooses the hosts of which it requests states.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ MOST_OF_HOST, MOST_OF_GROUP = 1 << 12, 1 << 20
 """Ranks of a host, and members of a group."""
 MOST_TROUBLED, MOST_ABSENT, MOST_TWO_MINDS = 16, 24, 16
 """Hosts that are chosen since a process failed or is stopped there; since others wait for ranks
-there; and since ranks wait for one exchange with different arguments.
-"""
+there; and since ranks wait for one exchange with different arguments."""
 MOST_COUNTED, MOST_LOOKED = 256, 1 << 23
 """Ranks that are missing in one exchange; members of all that are gone through."""
 _ODD = frozenset(("failure", "handling", "exit", "seen", "trouble"))
@@ -235,9 +233,8 @@ def read(answers: Iterable[PeerReply]) -> dict[str, HostSummary]:
 
 def chosen(found: Mapping[str, HostSummary], before: Collection[str], most: int) -> list[str]:
     """The hosts of which states are requested: where something is wrong, where ranks are that
-    others wait for, of those that wait with other arguments or in another call one, and so on;
-    ``before``: those that were chosen the last time.
-    """
+    others wait for, one of those that wait in another call, and so on; ``before``: the last
+    time's."""
     picked: dict[str, None] = {}
 
     def pick(senders: Iterable[str], count: int = 1 << 30) -> None:

@@ -1,8 +1,7 @@
 """Works out verdicts on a job that stands still: ``ORDER``, as the companion got it.
 
-A child of the companion, so that what reading and judging take of memory, and whatever goes wrong
-in it, is gone when it ends. Each line on standard input is a word of ``_DO``. It judges states: of
-each journal the end is read, of the suspects' all. Other hosts send theirs (``reports.py``).
+A child of the companion, so that what judging takes of memory is gone when it ends. Each line on
+standard input is a word of ``_DO``. It judges states; other hosts send theirs (``reports.py``).
 """
 
 from __future__ import annotations
@@ -124,16 +123,15 @@ class Judge:
     def verdict(self, limit_s: float | None = None) -> dict[str, Any]:
         """The verdict now, empty where another host prints; ``limit_s`` counts instead of the limit
         where one has died.
-        ``signature`` tells one picture from another and is empty where nothing is stalled;
-        ``lines`` are for stderr, ``notes`` too where nothing is stalled and a rank waits while all
-        others get on (``noted`` tells one such picture from another), ``alert`` is what a command
-        gets besides, with the whole report; ``voices`` are ids of processes of this host that may
-        print, best first, and none where another host does; ``died``: it is known which process
-        did; at ``marks`` it is printed again that time runs out; ``waiting``: a rank waits;
+
+        ``signature`` tells one picture from another and is empty where nothing is stalled.
+        ``lines`` are for stderr; ``notes`` are too, where a rank waits while all others get on
+        (``noted`` tells them apart). ``alert`` is what a command gets besides. ``voices`` are ids
+        of processes of this host that may print, best first. At ``marks`` it is printed again.
         ``over``: no wait that was reported goes on (``going_on`` is empty where the ranks ended
-        with their waits); ``aborting`` are identities of the processes that are to be ended by
-        their own setting, none while a communicator is being made; ``next_s``: when the longest of
-        these waits reaches the limit; ``ops`` are the waits of the stalled, as [process, number].
+        with their waits). ``aborting`` are identities of the processes that are to be ended, none
+        while a communicator is being made. ``next_s``: when the longest of these waits reaches the
+        limit. ``ops`` are the waits of the stalled, as [process, number].
         """
         self._limit_s = self._order.stall_s if limit_s is None else limit_s
         local = self._heard()
@@ -409,9 +407,8 @@ def _going_on(case: Case, alive: Set[int], reported: Set[tuple[str, int]], besid
 
 
 def current(jobs: Sequence[LaunchedJob], ours: str, received: Received) -> list[str]:
-    """The jobs (ids) to judge. Those who answered share a store with us, so they are of our job
-    whatever its name; but whoever had ended before it began was killed, and it was started again.
-    """
+    """The jobs (ids) to judge: those who answered share a store with us, so they are of our job
+    whatever its name; but not who had ended before it began: it was started again."""
     if not received.states:
         of_name = [job.id for job in jobs if ours in (job.id, *job.names)]
         return [job.id for job in closure(jobs, of_name)]

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 _SOON_S = 1.0
 _OFTEN_S, _LATEST_S, _SHARE = 5.0, 60.0, 50
 """Between two looks at a picture that does not change: the first at least, the second at most, and
-so many times what one took.
-"""
+so many times what one took."""
 _LOOK_S = 0.5
 _LOOK_SOON_S = 0.1
 """Where a stall may be near, and while one stands: a job that goes on may soon be over."""

@@ -80,9 +80,7 @@ def for_command(
     elsewhere: Set[str],
 ) -> dict[str, Any]:
     """What a command needs to act on ``new`` findings: where to look, the whole report, and the
-    processes of the first one, culprits before those who wait. ``elsewhere``: ids of processes of
-    other hosts.
-    """
+    processes of the first one, culprits first. ``elsewhere``: ids of processes of other hosts."""
     concerned = dict.fromkeys(i for one in new[:1] for i in (*one.culprits, *one.waiting))
     processes = case.evidence.trace.processes
     return {
@@ -137,9 +135,8 @@ def voices(case: Case, elsewhere: Set[str], reached: Set[int], *, anywhere: bool
     """Who may speak of those that are ``reached``: torchrun's agent, else the lowest rank; last
     those in which nothing runs now.
 
-    None if another companion has that one, on another host or of a process that no launcher
-    started, unless that is not known (``anywhere``): of the companions who ask each other only the
-    one that leads gets this far.
+    None if another companion has that one, unless that is not known (``anywhere``): of the
+    companions who ask each other only the one that leads gets this far.
     """
     evidence = case.evidence
     ends = evidence.ends
@@ -181,9 +178,8 @@ def divergence(
     directory: str,
     elsewhere: Set[str] = frozenset(),
 ) -> dict[str, Any]:
-    """The announcement, as of a stall. ``diverged``: the groups (ids) that it is about;
-    ``known``: those that were reported; ``elsewhere``: processes (ids) of other hosts.
-    """
+    """The announcement, as of a stall. ``diverged``: the groups (ids) that it is about; ``known``:
+    those that were reported; ``elsewhere``: processes (ids) of other hosts."""
     case = found.case
     new = [f for f in found.findings if f.kind in DIVERGENCES and f.group not in known]
     errors = [f for f in new if f.severity != NOTE]

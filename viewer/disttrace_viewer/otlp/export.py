@@ -1,7 +1,7 @@
 """``disttrace export --format otlp``: journals of the past, with the ids they had live.
 
-With ``-o`` as OTLP in JSON, one request per line (the file format of OpenTelemetry's collector);
-without, to the collector that the ``OTEL_*`` variables name.
+With ``-o`` as OTLP in JSON, one request per line; else to the collector of the ``OTEL_*``
+variables.
 """
 
 from __future__ import annotations

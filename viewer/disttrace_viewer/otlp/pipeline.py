@@ -76,11 +76,8 @@ class Pipeline:
     def replay(
         self, base: str, how: End | None = None, verdict: Sequence[RuleFinding] = ()
     ) -> Iterator[None]:
-        """Read a journal to its end, and yield between spans.
-
-        ``how`` its process ended (default: it is gone, as its own journal tells); of one that may
-        still run what it has in flight is pending. ``verdict``: what concerns it of that.
-        """
+        """Read a journal to its end, and yield between spans. ``how`` its process ended (default:
+        it is gone); of one that may still run what it has in flight is pending."""
         journal = self.journals[base]
         if journal.gone:
             return

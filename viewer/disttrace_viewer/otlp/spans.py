@@ -212,11 +212,8 @@ def label(journal: JournalReader) -> str:
 
 
 def process_start(builder: Builder, journal: JournalReader) -> Span:
-    """The root span, from the process's start to its first word.
-
-    It is sent at once, so that the tree is connected while the job runs or hangs: a span is
-    immutable once sent, and the children of an open one would hang in the air for days.
-    """
+    """The root span, from the process's start to its first word: sent at once, so that the tree is
+    connected while the job runs. A span is immutable once sent."""
     definitions = journal.definitions
     begins = [op.begin for op in journal.in_flight.values()]
     until = definitions.identity.get("t") or min(begins, default=journal.last)

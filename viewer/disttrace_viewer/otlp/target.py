@@ -17,8 +17,7 @@ _SHORTEST = 4  # of a header's value: less would mask words
 
 def target(signal: str) -> tuple[str, str] | None:
     """Protocol and collector of a signal (``TRACES``, ``METRICS``) by OpenTelemetry's variables;
-    None: it is not sent. Raises ViewerError for what this is not made for.
-    """
+    None: it is not sent. Raises ViewerError."""
     wanted = os.environ.get(f"OTEL_{signal}_EXPORTER", "otlp").strip().lower() or "otlp"
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or wanted == "none":
         return None

@@ -17,11 +17,8 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def github(report: Mapping[str, Any], root: str) -> Iterator[str]:
     """Workflow commands of GitHub Actions (docs.github.com): a line per finding of the values of a
-    report (``diagnose --json``), shown at its line, and one for a healthy job. A text that comes
-    from the program cannot give a command of its own, for its line ends are escaped.
-
-    ``root`` is the checkout: files below it are named from there, so that GitHub finds them.
-    """
+    report (``diagnose --json``), and one for a healthy job. Files below ``root``, the checkout, are
+    named from there."""
     for finding in report["findings"]:
         at = _place(finding, root)
         sure = "" if finding["certainty"] == "certain" else " (likely)"
@@ -44,9 +41,7 @@ def _data(text: str) -> str:
 
 def junit(reports: Sequence[Mapping[str, Any]]) -> str:
     """JUnit's XML of the values of reports (``diagnose --json``): one suite per job, one test per
-    finding. An error or a warning is a test that failed, a job in which nothing is wrong one that
-    passed; notes are its output. The form is the common one (github.com/testmoapp/junitxml).
-    """
+    finding, in the common form (github.com/testmoapp/junitxml)."""
     root = ElementTree.Element("testsuites", name="disttrace")
     for report in reports:
         root.append(_suite(report))
@@ -102,8 +97,7 @@ def _text(text: str) -> str:
 
 def _place(finding: Mapping[str, Any], root: str) -> dict[str, str]:
     """File and line of a culprit, else of another process that is concerned; nothing without one.
-    Files below ``root`` are named from there, and come before others, where no annotation shows.
-    """
+    Files below ``root`` come before others, where no annotation shows."""
     places = [one for one in finding["locations"] if one["file"] and one["line"]]
     mine = [one for one in places if one["process"] in finding["culprits"]]
     found = []

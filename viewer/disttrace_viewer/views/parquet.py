@@ -1,6 +1,5 @@
 """Tables for query engines: a folder of Parquet files, operations in partitions.
 
-``processes``, ``groups``, ``exchanges``, ``store_operations`` and ``findings`` are one file each;
 ``operations/job=J/ranks=N/`` holds those of the ranks 64 N to 64 N + 63 of a job, since a file per
 rank is thousands of small ones. What has no rank (agents) is in ``ranks=none``.
 """

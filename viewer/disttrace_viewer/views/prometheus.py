@@ -58,10 +58,7 @@ def metrics(folders: Sequence[str] = ()) -> str:
 
 def serve(address: str, port: int, folders: Sequence[str], hosts: Sequence[str] = ()) -> None:
     """Answer ``GET /metrics`` until interrupted. ViewerError where the address cannot be used.
-
-    A page in a browser may have its own name lead here (DNS rebinding), so only addresses, this
-    host's own name and ``hosts`` are answered.
-    """
+    Against DNS rebinding only addresses, this host's own name and ``hosts`` are answered."""
     names = {_plain(name) for name in ("localhost", socket.gethostname(), address, *hosts)}
 
     class Handler(BaseHTTPRequestHandler):
@@ -120,9 +117,7 @@ def _known(folders: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _jobs(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Ranks that no launcher started have a file each: those that meet in one store are one job,
-    which is called as its first rank calls it.
-    """
+    """Ranks that no launcher started have a file each: those that meet in one store are one job."""
     together: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one in found:
         together.setdefault((one["host"], one.get("meets") or one["job"]), []).append(one)

@@ -1,8 +1,7 @@
 """The fields of an operation, which jsonl, the timeline and the API read, and the trace as tables
 for other engines: operations, exchanges, processes, groups, store keys.
 
-Names and meaning of fields are a contract, and so is the order of those in ``FIELDS``. A table is
-put together in the columnar engine, so that it costs what its columns cost.
+Names and meaning of fields are a contract, and so is the order of those in ``FIELDS``.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ _RANKS = pl.List(pl.Int64())
 
 class Field(NamedTuple):
     """``type`` in tables; ``of`` what a call has an index of (a process, a group, a store, a
-    stack), of the call itself, or of it and its group (``member``); None for what belongs to an
-    operation alone.
-    """
+    stack), of the call itself, or of it and its group (``member``); None for an operation's own."""
 
     type: pl.DataType
     source: str | None = None
@@ -207,8 +204,7 @@ def operations(
 
 def calls(trace: JobTrace, wanted: Iterable[str]) -> pl.DataFrame:
     """What the operations of a call share, one row per ``call``, for some columns; ``_short`` is
-    how ids of its process begin, ``_g`` the index of its group.
-    """
+    how ids of its process begin, ``_g`` the index of its group."""
     need = set(wanted)
     need |= {"root_group_rank"} if "root" in need else set()
     need |= {"peer_group_rank"} if "peer" in need else set()
@@ -285,11 +281,10 @@ def groups(trace: JobTrace) -> pl.DataFrame:
 def collectives(waits: WaitStates) -> pl.DataFrame:
     """One row per collective, by its first begin: who arrived when, who last, and what it cost.
 
-    ``line`` and ``bytes`` are of the first to arrive. ``arrivals`` are in order, ``missing`` the
-    group ranks that did not come. ``wait_ns`` is what all members waited, summed; ``spread_ns``
-    lies between the first arrival and the last, ``busy_ns`` between the last and the newest end
-    (null while it is pending). ``algbw`` and ``busbw`` are bytes per second, by the
-    time of ``clock``: ``device`` where the backend measured it on all members, else ``host``.
+    ``line`` and ``bytes`` are of the first to arrive. ``wait_ns`` is what all members waited,
+    summed; ``spread_ns`` lies between the first arrival and the last, ``busy_ns`` between the last
+    and the newest end (null while it is pending). ``algbw`` and ``busbw`` are bytes per second, by
+    ``clock``: ``device`` where the backend measured it on all members, else ``host``.
     """
     exchanges = waits.exchanges
     trace = exchanges.trace
@@ -350,10 +345,7 @@ def collectives(waits: WaitStates) -> pl.DataFrame:
 
 
 def store_operations(exchanges: Exchanges) -> pl.DataFrame:
-    """One row per key of an operation on a store: which rank used which store, how and when.
-
-    ``place`` is the store server, ``part`` one of ``set``, ``wait`` and ``other``.
-    """
+    """One row per key of an operation on a store: which rank used which store, how and when."""
     trace = exchanges.trace
     job, process, rank = (
         pl.lit(of_indices(trace, name)).gather("process").alias(name)
@@ -371,9 +363,8 @@ def store_operations(exchanges: Exchanges) -> pl.DataFrame:
 
 
 def _with_global(trace: JobTrace, rows: pl.LazyFrame, **columns: str) -> pl.LazyFrame:
-    """``rows``, whose groups are ``_g``, with global ranks for columns of group ranks; null where
-    there is none. A list of all ranks beside each row would be the square of the job's size.
-    """
+    """``rows``, whose groups are ``_g``, with global ranks for columns of group ranks. A list of
+    all ranks beside each row would be the square of the job's size."""
     known = [g for g in trace.groups if g.ranks is not None]
     ranks = pl.DataFrame(
         {"_g": [g.index for g in known], "_global": [list(g.ranks or ()) for g in known]},

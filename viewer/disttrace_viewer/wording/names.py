@@ -301,9 +301,8 @@ def parameters(names: Sequence[str]) -> str:
 
 
 def unusual(named: Mapping[int, Sequence[str]]) -> dict[int, tuple[list[str], list[str]]]:
-    """What those whose names are not the usual ones lack of these, and have beyond them; the most,
-    or else those with more, are the usual ones.
-    """
+    """What those whose names are not the usual ones, of the most, lack of these, and have
+    beyond."""
     ways = Counter(map(tuple, sorted(named.values(), key=len, reverse=True)))
     (usual, _), *_ = ways.most_common()
     return {

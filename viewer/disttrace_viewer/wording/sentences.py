@@ -293,9 +293,7 @@ _HASHED = re.compile(r"(: |; )?~[0-9a-f]{16}(: )?")
 
 
 def tidy(text: str) -> str:
-    """The text without paths of a library's build, nor a full stop at its end: the sentence that
-    it stands in has its own. The recorder has cut it, where the end tells most.
-    """
+    """The text without paths of a library's build, nor a full stop at its end."""
     text = _ADVICE.sub("", _SOURCE.sub(r"[\1] ", text))
     text = _HASHED.sub(lambda found: found[1] if found[1] and found[2] else "", text)
     return text if text.endswith("..") else text.removesuffix(".")

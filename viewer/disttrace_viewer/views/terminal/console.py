@@ -23,9 +23,8 @@ _UNKNOWN = 80  # columns
 class TextConsole(Console):
     """A console for a stream (default: standard output); colour only on a terminal.
 
-    FORCE_COLOR asks for colour elsewhere too, NO_COLOR refuses it, and with it every other escape
-    sequence, such as that for bold; ``color`` decides over both. Where the stream's encoding is not
-    UTF-8, every sign that is no ASCII is replaced, one by one.
+    FORCE_COLOR asks for colour elsewhere too, NO_COLOR refuses every escape sequence; ``color``
+    decides over both. Where the encoding is not UTF-8, every sign that is no ASCII is replaced.
     """
 
     def __init__(
@@ -148,9 +147,7 @@ def paint_table(columns: Sequence[Column], out: TextConsole) -> None:
 
 
 def shortened(text: str, width: int) -> str:
-    """Without its middle where it is longer: names differ at their ends, and a line has its number
-    there.
-    """
+    """Without its middle where it is longer: names differ at their ends."""
     end = width // 2
     return text if len(text) <= width else f"{text[: width - end - 1]}…{text[len(text) - end :]}"
 

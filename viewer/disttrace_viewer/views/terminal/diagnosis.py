@@ -1,7 +1,6 @@
 """The report of `diagnose`, line by line as values: what is wrong, what to do, where the ranks are.
 
-Processes at the same place share a line, culprits stand first, so that a report on a thousand ranks
-fits one screen; ``paint.diagnosis`` wraps and colours it.
+Processes at the same place share a line; ``paint.diagnosis`` wraps and colours it.
 """
 
 from __future__ import annotations
@@ -61,9 +60,7 @@ class Line(NamedTuple):
 
 
 def announced(case: Case, findings: Sequence[RuleFinding]) -> list[str]:
-    """``Said by the job itself at 19:29:26 (stalled), 19:31:02 (failed)``, with the sentence where
-    it is not that of the first finding.
-    """
+    """``Said by the job itself at 19:29:26 (stalled), 19:31:02 (failed)``, with other sentences."""
     first = subject(as_values(case, findings[0])) if findings else None
     together: dict[object, list[Mapping[str, Any]]] = {}
     for one in case.said:

@@ -178,8 +178,7 @@ class Phase(NamedTuple):
 
 def initialization_of(trace: JobTrace) -> pl.DataFrame:
     """Agents' operations, constructors, and what makes groups with everything inside it except
-    collectives and messages; with ``op``, ``kind``, ``origin`` and ``store`` of their calls.
-    """
+    collectives and messages; with ``op``, ``kind``, ``origin`` and ``store`` of their calls."""
     calls = trace.calls.lazy().with_row_index("call")
     ours = trace.operations.lazy().join(
         calls.select("call", "op", "kind", "origin", "store"), on="call"

@@ -184,9 +184,7 @@ def _sites(trace: JobTrace) -> pl.LazyFrame:
 
 
 def _looks(trace: JobTrace, exchanges: Exchanges) -> pl.LazyFrame:
-    """Per collective a number that is equal where all members came alike: each from the same line,
-    with the same arguments, as in the other one.
-    """
+    """A number per collective, equal where all members came from the same lines and arguments."""
     member = pl.struct("group_rank", "site", "signature").hash() // _ROOM
     return (
         exchanges.collective_operations()

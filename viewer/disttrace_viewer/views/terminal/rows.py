@@ -64,9 +64,7 @@ class Row(NamedTuple):
 
 
 def endings_of(evidence: Evidence, names: Names, lanes: Sequence[Lane]) -> list[Row]:
-    """Processes that did not end well, or of which nothing was heard any more: one row for those
-    that are alike.
-    """
+    """Processes that did not end well, or fell silent: one row for those that are alike."""
 
     def words(index: int, *, many: bool = False) -> str:
         end = end_of(evidence, index)
@@ -272,9 +270,7 @@ class Maker:
 
     def _below(self, arrived: Sequence[Operation]) -> Iterator[Text]:
         """Which of them are in flight, and which failed, each kind with its line: ``rank 0 in
-        flight for 12.3 s at train.py:42 step``; processes that run, those that are over and those
-        of which it is not known apart.
-        """
+        flight for 12.3 s at train.py:42 step``."""
 
         def at(one: Operation) -> str:
             where = place(self.trace.call(one["call"]).stack)

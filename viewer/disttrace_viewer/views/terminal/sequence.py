@@ -214,11 +214,8 @@ class Stretch(NamedTuple):
 
 
 def fold(rows: pl.DataFrame) -> list[Stretch]:
-    """Spans that cover all ``rows`` (columns of a plan) in order.
-
-    An unusual row is in no repetition. What runs side by side, such as messages between different
-    pairs, comes in another order every time: it is compared without regard to that.
-    """
+    """Spans that cover all ``rows`` (columns of a plan) in order. An unusual row is in no
+    repetition; what runs side by side is compared without regard to its order."""
     count = rows.height
     if not count:
         return []

@@ -28,9 +28,8 @@ _KEYS = {"line": ("line",), "group": (FAMILY,), "op": ("op",), "rank": ("op",)}
 def paint(
     statistics: Statistics, out: TextConsole, *, by: str | None = None, whole: bool = True
 ) -> None:
-    """The sentences, the tables by ``by`` (``line``, ``group``, ``op``, ``rank``; None: by
-    operation, group and line), ranks and wait states; not ``whole``: not all could be read.
-    """
+    """The sentences, the tables by ``by`` (None: by operation, group and line), ranks and wait
+    states; not ``whole``: not all could be read."""
     for one in sentences(statistics, whole=whole):
         out.wrapped(Text(one, HEAD))
     keys = ("op", FAMILY, "line") if by is None else _KEYS[by]

@@ -40,9 +40,7 @@ FAULT, WAITING, WELL = "fault", "waiting", "well"
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What each process did of late, by its id; ``late`` and ``waiting`` are shares of the time, 0
-    to 1.
-    """
+    """What each process did of late, by its id: shares of the time, 0 to 1."""
 
     ops_per_s: Mapping[str, float] = field(default_factory=dict)
     late: Mapping[str, float] | None = None
@@ -263,8 +261,7 @@ def lines(
 ) -> list[Text]:
     """The picture in ``rows`` lines of at most ``width`` columns, or in as many as it takes.
 
-    ``older_ns`` is the time since the snapshot: ages of what still lasts go on. What does not fit
-    is counted in a line; where there is room, ``details`` follow, and what the columns mean.
+    ``older_ns``, since the snapshot: ages of what still lasts go on. What does not fit is counted.
     """
     console = Console(width=width)
     top = [_head(values, width, older_ns), *_verdict(values, width, rows)]

@@ -2,11 +2,10 @@
 
 Operations are ordered by process, then begin. Times are nanoseconds from the launch.
 
-Columns of numbers are bytes that a browser turns into typed arrays (``page/data.js``): deltas,
-little-endian. A document is gzip of: the length of a JSON head as a 32-bit number, that head,
-spaces up to a multiple of four, then the columns one behind the other as 32-bit numbers. A ``wide``
-column is two of them, all low halves before all high ones; a ``delta`` column holds differences to
-the number before.
+A document, which ``page/data.js`` reads, is gzip of: the length of a JSON head as a 32-bit number,
+that head, spaces up to a multiple of four, then the columns as 32-bit numbers, little-endian. A
+``wide`` column is two of them, all low halves before all high ones; a ``delta`` column holds
+differences to the number before.
 """
 
 from __future__ import annotations
@@ -201,8 +200,7 @@ class _Content:
 
     def _alike(self, calls: pl.Series) -> pl.DataFrame:
         """``call first kept``: of those that differ in nothing that the page has, the first one and
-        its number there. Thousands of ranks make a few calls.
-        """
+        its number there."""
         # Of the rank in its group only whether it is the root (see _on_bus).
         about = self._trace.calls.with_row_index("call").drop("process")
         about = about.with_columns(group_rank=pl.col("root") == pl.col("group_rank"))

@@ -1,11 +1,8 @@
 """Trace-event JSON, for ui.perfetto.dev and chrome://tracing: the timeline of all processes.
 
 A process is a track group with its threads; operations are complete slices, those in flight up to
-the last sign of life of their process. A flow leads from a send to its receive; one flow per
-collective from the last to arrive to all others. Findings are instants, on a track of their own and
-on the processes that they concern.
-Times are microseconds from the first begin (``otherData`` has its unix time): unix times would not
-fit into the doubles of JavaScript to the nanosecond.
+the last sign of life of their process. Times are microseconds from the first begin (``otherData``
+has its unix time): unix times would not fit into the doubles of JavaScript.
 
 The format: "Trace Event Format", Duca and Sinclair, Google, 2016.
 """
@@ -150,11 +147,7 @@ class _OtherProfile(NamedTuple):
 
 def archive(trace: JobTrace, paths: Sequence[str]) -> Iterator[bytes]:
     """A TAR of the document and of profiles, with the manifest by which Perfetto shows them on one
-    time line: perfetto.dev/docs/reference/perfetto-manifest.
-
-    Raises:
-        ViewerError: for a file that is no profile of one of the processes.
-    """
+    time line. Raises ViewerError for a file that is no profile of one of the processes."""
     profiles = [_profile(trace, path, number) for number, path in enumerate(paths, 1)]
     # What is before zero Perfetto leaves out.
     start = min([trace.launch_ns, *(one.first_ns for one in profiles)])
@@ -297,11 +290,10 @@ def _instant(name: str, kind: str, ts: float, process: int, /, **args: Any) -> E
 def _flows(
     trace: JobTrace, exchanges: Exchanges, where: pl.DataFrame, us: Clock
 ) -> Iterator[bytes]:
-    """Arrows as flow events, of one id per message and per collective; each must lie on the slice
-    that it belongs to.
+    """Arrows as flow events, of one id per message and per collective; each must lie on a slice.
 
-    Perfetto lets an arrow lead to the start of a slice, and turns one around whose slice started
-    first. So where a rank arrived late, what had waited gets a slice inside that starts then.
+    Perfetto turns an arrow around whose slice started first. So where a rank arrived late, what had
+    waited gets a slice inside that starts then.
     """
     labels = [p.label for p in trace.processes]
     for row in _arrows(exchanges, where).iter_rows():
@@ -320,11 +312,7 @@ def _flows(
 
 def _arrows(exchanges: Exchanges, where: pl.DataFrame) -> pl.DataFrame:
     """Starts and ends of arrows, a start before its ends, with their tracks, and whether something
-    else is inside.
-
-    A message leads from its send to its receive. A collective leads from the last to arrive to all
-    others in it, also to those in flight: they are in the same one, whether or not all have come.
-    """
+    else is inside: from a send to its receive, from the last to arrive to all others."""
     sends = pl.col("side") == "send"
     sent = (
         exchanges.message_ends()

@@ -1,8 +1,7 @@
 """Where operations are drawn: on the line of their thread, or beside it, so that nothing overlaps.
 
-On a line, operations are apart or one is inside the other. What the program does not wait for in
-the call itself goes on while the thread does something else: it gets a line of its own, as many
-per process as run at the same time.
+What the program does not wait for in the call itself goes on while the thread does something else:
+it gets a line of its own, as many per process as run at the same time.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ FOREVER = 1 << 63
 
 
 class Track(NamedTuple):
-    """A line of a process: ``thread`` is its thread's number; None: ``lane`` for what runs beside
-    the threads, from 1.
-    """
+    """A line of a process: ``thread`` is its thread's number; None: ``lane`` for what runs
+    beside."""
 
     process: int
     thread: int | None
@@ -81,9 +79,7 @@ def placed(trace: JobTrace, tracks: Tracks, operations: pl.DataFrame) -> pl.Data
 
 
 def until(trace: JobTrace) -> pl.Expr:
-    """When an operation was over, as far as is known: what is in flight was so at least up to the
-    last sign of life of its process.
-    """
+    """When an operation was over; what is in flight was so at least up to the last sign of life."""
     lasts = {process.index: process.last_ns for process in trace.processes}
     last = pl.col("process").replace_strict(lasts, default=None, return_dtype=pl.Int64)
     failed = pl.coalesce("issued_ns", "begin_ns")
