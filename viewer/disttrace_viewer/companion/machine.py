@@ -146,7 +146,7 @@ class NvidiaSmi:
         if child is None or child.stdout is None:
             return []
         try:
-            output, _ = child.communicate(timeout=_left_s(until))
+            output, _ = child.communicate(timeout=max(0.001, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             child.kill()
             child.returncode = -signal.SIGKILL  # nobody waits: the driver may hold it
@@ -165,10 +165,6 @@ def read_smi(output: str, at_s: float) -> list[HostTrouble]:
                 name, HostTrouble(NVIDIA_SMI, DEVICE, at_s, line.strip()[:MOST_TEXT], name)
             )
     return list(found.values())
-
-
-def _left_s(until: float) -> float:
-    return max(0.001, until - time.monotonic())
 
 
 IN_ALL_S = 2.0

@@ -115,16 +115,12 @@ def reached(
     """Processes that more than a name joins to those that findings are about, and to those (ids)
     that were ``reported``: these may print it, and be ended for it. All where there are none.
     """
-    trace, roots = case.evidence.trace, _roots(case)
+    trace = case.evidence.trace
+    roots = ties(trace.processes, trace.places, trace.groups)
     about = {i for f in findings for i in (*f.culprits, *f.waiting)}
     about |= {p.index for p in trace.processes if p.id in reported}
     met = {roots[i] for i in about}
     return {i for i, root in enumerate(roots) if root in met or not about}
-
-
-def _roots(case: Case) -> list[int]:
-    trace = case.evidence.trace
-    return ties(trace.processes, trace.places, trace.groups)
 
 
 def _marked(finding: RuleFinding) -> str:
