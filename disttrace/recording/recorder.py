@@ -99,8 +99,9 @@ class Recorder(InternTable):
         self.core.record(fmt.COMPLETE_LINE % (operation.n, elapsed, gap, extra))
 
     def lost(self, operation: Operation, *, asked: bool = False) -> None:
-        """Its Work was dropped. ``asked``: the program asked for completion without a wait."""
-        self.core.lost(operation, b',"o":1' if asked else b"")
+        """Nobody will say when it is over. ``asked``: nor need it be for want of a wait."""
+        if not operation.ended:
+            self.core.lost(operation, b',"o":1' if asked else b"")
 
     def asked(self, operation: Operation, how: str) -> None:
         """The program polled for completion, or took a future (``get_future``, ...)."""

@@ -13,7 +13,6 @@ from disttrace.capture.devices.matching import Entries, Running
 from disttrace.capture.devices.recorders import Channel, is_on
 from disttrace.capture.objects.groups import Groups, backend_for
 from disttrace.journal.originals import sleep
-from disttrace.recording.operation import Operation
 from disttrace.recording.recorder import Recorder
 
 _MODES = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
@@ -50,16 +49,12 @@ class Open:
         """When it is over cannot be known; it need not be a hang."""
         self.running.pop(each.operation.n, None)
         for operation in (each.operation, *(note[0] for note in each.behind)):
-            self._lost(operation)
+            self._recorder.lost(operation, asked=True)
 
     def fail(self, each: Running, error: BaseException) -> None:
         self.running.pop(each.operation.n, None)
         self._recorder.failed(each.operation, error, on_issue=False)
         for operation, *_ in each.behind:
-            self._lost(operation)
-
-    def _lost(self, operation: Operation) -> None:
-        if not operation.ended:
             self._recorder.lost(operation, asked=True)
 
 

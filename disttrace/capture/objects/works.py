@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from disttrace import foreign
@@ -27,6 +28,7 @@ class Unwatched:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._unknown = partial(recorder.lost, asked=True)
 
     def add(self, operation: Operation, call: tuple[int, int] | None, work: Any) -> None:
         """``operation`` was issued, by ``call`` (begin and end, absolute) too if not by its own;
@@ -44,11 +46,6 @@ class Unwatched:
     def by_recorder(self, call: CallRecord) -> bool:
         """Whether operations of ``call`` are followed without a Work."""
         return False
-
-    def _unknown(self, operation: Operation) -> None:
-        """Nobody will say when it is over."""
-        if not operation.ended:
-            self._recorder.lost(operation, asked=True)
 
 
 class Works:
@@ -227,8 +224,7 @@ class Works:
         """Nobody can wait for it any more. Runs in whatever thread begins the next operation."""
         if self._open.get(operation.work) is operation:
             for each in (operation, *operation.more):
-                if not each.ended:
-                    self._recorder.lost(each, asked=operation.asked)
+                self._recorder.lost(each, asked=operation.asked)
         self._core.unfollow(operation)
 
 

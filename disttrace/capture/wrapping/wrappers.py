@@ -55,7 +55,7 @@ class Part:
     def fail(self, error: BaseException, operation: Operation | None = None) -> None:
         """Something of ours raised ``error``; what is not ours is raised again. Ends a lost
         ``operation``."""
-        if operation is not None and not (operation.ended or operation.work):
+        if operation is not None and not operation.work:
             self.capture.recorder.lost(operation, asked=True)
         self.capture.fail(self.name, error)
 
