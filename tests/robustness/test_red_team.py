@@ -15,7 +15,7 @@ SLICE = (
     "objects.errors_of_wrong_calls", "rows.collector_that_acts",
     "rows.finders_and_modules_that_lie", "rows.functions_borrowed_and_asked",
     "signals.waited_for_by_main", "tools.looked_at_functions",
-    "tools.picklers", "torch_state.function_modes", "torch_state.properties_that_raise",
+    "rows.modes_of_torch", "tools.picklers", "torch_state.properties_that_raise",
 )  # fmt: skip
 
 

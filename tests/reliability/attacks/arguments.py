@@ -214,35 +214,3 @@ def large_arguments(dist: Any) -> None:
         lambda: dist.all_gather_object([None] * 1_000_000, 1), lambda: store.add("n", 2**63 - 1),
     ]  # fmt: skip
     _soon(calls)
-
-
-def new_keys_for_ever() -> None:
-    """A hundred thousand keys and prefixes, each of its own, with what looks like secrets."""
-    store = dist.HashStore()
-    began = time.monotonic()
-    for n in range(60_000):
-        store.set(f"job{n}/token=ab{n}cd{n:x}/Bearer {n:040d}/https://u:p{n}@h/{'x' * 200}", "v")
-        store.delete_key(f"{n}" * 30)
-    say(soon=time.monotonic() - began < 20, keys=store.num_keys())
-
-
-def _reduced(world: Any, tensor: Any, options: Any) -> Any:
-    return world.allreduce([tensor], options()).wait()
-
-
-def names_of_operations(dist: Any) -> None:
-    """Two hundred classes of options, of reduce ops and of tensors that a program makes."""
-    world: Any = dist.group.WORLD
-    for n in range(200):
-        kind: Any = type(
-            f"Options{n}", (dist.AllreduceOptions,), {"asyncOp": property(lambda _: 1 / 0)}
-        )
-        tensor: Any = type(f"Tensor{n}", (torch.Tensor,), {})
-        one = torch.ones(n % 7 + 1).as_subclass(tensor)
-        text = told(partial(_reduced, world, one, kind))
-        if n % 50 == 0:
-            say(n=n, text=text)
-    op: Any = type("ReduceOp", (dist.ReduceOp,), {"__hash__": None, "__eq__": lambda *_: 1 / 0})
-    say(op=told(lambda: dist.all_reduce(torch.ones(1), op=op(dist.ReduceOp.SUM))))
-    premul: Any = dist._make_nccl_premul_sum
-    say(premul=told(lambda: dist.all_reduce(torch.ones(1), op=premul(2.0))))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -47,25 +45,6 @@ def started_without_streams() -> None:
             ["/bin/sh", "-c", f"exec {line} {closed}"], capture_output=True, text=True, timeout=60
         )
         say(closed=closed, code=done.returncode, out=done.stdout.strip())
-
-
-def every_descriptor_replaced() -> None:
-    """A daemon puts files of its own in the place of every descriptor: they hold what it wrote."""
-    dist = group(backend="fake")  # gloo aborts without its own
-    reduce(dist, 100)
-    folder = Path(tempfile.mkdtemp())
-    os.closerange(3, 1024)
-    mine = [os.open(folder / str(n), os.O_CREAT | os.O_RDWR) for n in range(40)]
-    for fd in mine:
-        os.write(fd, b"mine")
-    for number in range(400, 440):  # a tracer may keep its own out of the way
-        os.dup2(mine[number % len(mine)], number)
-    dist.HashStore().set("a", "b")
-    os.kill(os.getpid(), 0)
-    stall(3)
-    say(right=all((folder / str(n)).read_bytes() == b"mine" for n in range(40)))
-    for fd in mine:
-        os.close(fd)
 
 
 def constant_over_groups() -> None:
@@ -132,50 +111,3 @@ def background_of_a_terminal() -> None:
     except OSError:
         pass  # the terminal's other end has gone
     say(code=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-
-
-def odd_objects_as_stderr() -> None:
-    """sys.stderr as None, closed, or something that raises; and sys.__stderr__ too."""
-    import io
-
-    class Raises(io.StringIO):
-        def write(self, _: str) -> int:
-            raise RuntimeError("nobody writes here")
-
-    dist = group()
-    for stream in (None, io.StringIO(), Raises()):
-        sys.stderr = stream
-        setattr(sys, "__stderr__", stream)  # noqa: B010 - it is final to type checkers
-        stall(1.2)
-        reduce(dist)
-    kept = io.StringIO()
-    sys.stderr = kept
-    stall(2)
-    say(said=[line for line in kept.getvalue().splitlines() if "disttrace" not in line])
-
-
-def folder_that_moves() -> None:
-    """The working directory goes, and another one is entered, while a relative folder is used."""
-    first, second = tempfile.mkdtemp(), tempfile.mkdtemp()
-    os.chdir(first)
-    dist = group()
-    os.rmdir(first) if not os.listdir(first) else os.rename(first, first + "-away")
-    reduce(dist, 1000)
-    os.chdir(second)
-    stall(2)
-    reduce(dist, 1000)
-    say(left=[name for name in os.listdir(second) if "disttrace" not in name])
-
-
-def umask_and_modes() -> None:
-    """Files that the program makes have the mode of its umask, at any moment of ours."""
-    os.umask(0o027)
-    dist = group()
-    modes = set()
-    folder = Path(tempfile.mkdtemp())
-    for n in range(300):
-        reduce(dist, 20)
-        path = folder / str(n)
-        path.touch()
-        modes.add(oct(path.stat().st_mode & 0o777))
-    say(modes=sorted(modes), mask=oct(os.umask(0o027)))

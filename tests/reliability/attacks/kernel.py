@@ -9,7 +9,6 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,8 +17,6 @@ from typing import Any
 from reliability.attacks.ground import (
     LIBC,
     MUCH,
-    SCRIPT,
-    STALL_S,
     child,
     command,
     group,
@@ -155,35 +152,6 @@ def _locks() -> None:
     say(free=os.waitstatus_to_exitcode(os.wait()[1]))
 
 
-def daemon_of_a_daemon() -> None:
-    """Forked twice, a session of its own, nothing open, /, umask 0; then it trains and stalls."""
-    reader, writer = os.pipe()
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() != 0:
-            os._exit(0)
-        os.chdir("/")
-        os.umask(0)
-        for fd in (0, 1, 2):
-            os.dup2(os.open(os.devnull, os.O_RDWR), fd)
-        reduced = reduce(group(), MUCH)
-        stall(3)
-        opened = os.open("/dev/null", os.O_RDONLY)
-        left = _children()
-        os.write(writer, f"{reduced > 0} {opened < 64} {left}".encode())
-        os._exit(0)
-    os.close(writer)
-    say(code=os.wait()[1], said=os.read(reader, 100))
-
-
-def _children() -> int:
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return 0
-    return 1
-
-
 def disk_that_turns_read_only() -> None:
     """As after an error of the disk: the folder is remounted read-only while it is written."""
     folder = tempfile.mkdtemp().encode()
@@ -203,35 +171,6 @@ def _long(dist: Any) -> None:
     while time.monotonic() < until:
         reduced = reduce(dist, 500)
     say(reduced=reduced > 0)
-
-
-def ended_by_itself() -> None:
-    """abort, a fault in C and faulthandler end it by their signals, with their words."""
-    later = f"faulthandler.dump_traceback_later({STALL_S}, exit=True)\ntime.sleep({9 * STALL_S})"
-    for end in (
-        "os.abort()",
-        f"faulthandler.enable()\ntime.sleep({STALL_S})\nctypes.string_at(0)",
-        later,
-    ):
-        line = [sys.executable, "-c", SCRIPT + end]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
-        heads = [x for x in done.stderr.splitlines() if x.startswith(("Fatal", "Time"))]
-        say(end=end, code=done.returncode, heads=heads)
-
-
-def environments() -> None:
-    """An empty environment, no home, an odd locale, time zone and encoding."""
-    kept: dict[str, Any] = {k: v for k, v in os.environ.items() if k.startswith(("DIST", "PYTH"))}
-    odd: list[dict[str, str]] = [
-        {}, {"HOME": "/nowhere", "TMPDIR": "/nowhere", "PATH": ""}, {"LC_ALL": "tr_TR.ISO-8859-9"},
-        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"TZ": "Nowhere/Odd"},
-        {"PYTHONIOENCODING": "ascii:strict"}, {"PYTHONIOENCODING": "utf-16"},
-        {"PYTHONDEVMODE": "1"},
-    ]  # fmt: skip
-    for one in odd:
-        done = child("kernel._plain", env={**kept, "ATTACK_STALL": "0.2", **one}, stdout=-1,
-                     stderr=-3, text=False)  # fmt: skip
-        say(odd=one, code=done.returncode, out=done.stdout)
 
 
 def folder_gone_at_start() -> None:

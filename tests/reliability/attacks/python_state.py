@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import random
 import sys
-from typing import Any
 
 from reliability.attacks.ground import group, reduce, say, stall
 
@@ -20,17 +19,6 @@ def random_numbers() -> None:
     reduce(dist, 100)
     stall(1.5)
     say(python=random.random(), torch=torch.rand(2).tolist())
-
-
-def modules_looked_through(dist: Any) -> None:
-    """A program that touches every attribute of every module, as inspect and doctest do."""
-    import inspect
-
-    for module in list(sys.modules.values()):
-        getattr(module, "__file__", None)
-        getattr(module, "__warningregistry__", None)
-    here = inspect.getmodule(inspect.currentframe())
-    say(here=here is sys.modules[__name__], reduced=reduce(dist))
 
 
 def reloaded_modules() -> None:
@@ -49,24 +37,3 @@ def reloaded_modules() -> None:
     rendezvous = importlib.import_module("torch.distributed.rendezvous")
     say(sum=float(tensor.sum()), same=rendezvous.rendezvous is dist.rendezvous)
     again.destroy_process_group()
-
-
-def trace_functions(dist: Any) -> None:
-    """A trace function sees the program's own lines as often as without us."""
-    lines: list[int] = []
-
-    def tracer(frame: Any, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename != __file__:
-            return None
-        if event == "line":
-            lines.append(frame.f_lineno - frame.f_code.co_firstlineno)
-        return tracer
-
-    def traced() -> None:
-        for _ in range(3):
-            reduce(dist)
-
-    sys.settrace(tracer)
-    traced()
-    sys.settrace(None)
-    say(lines=lines, same=sys.gettrace() is None)

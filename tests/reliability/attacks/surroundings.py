@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import ctypes
 import datetime
 import importlib
 import importlib.abc
@@ -14,7 +13,6 @@ import inspect
 import logging
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,14 +28,10 @@ from typing import Any
 from reliability.attacks.ground import (
     SCRIPT,
     STALL_S,
-    code_of,
-    command,
-    forked,
     group,
     ran,
     reduce,
     say,
-    stall,
 )
 
 _SCRIPT = SCRIPT + "print(t.tolist(), __name__)\n"
@@ -123,43 +117,6 @@ def loader_of_many() -> None:
     say(loaded=one.loaded, own=sorted(vars(one)), reduced=reduce(dist))
 
 
-def files_beside_the_script() -> None:
-    """Files that are called as ours, or as what we need: none is executed but by the program."""
-    folder = Path(tempfile.mkdtemp())
-    names = ("orjson", "polars", "disttrace_viewer", "opentelemetry", "tomli", "fsspec", "config",
-             "identity", "errors", "journal", "session", "redact", "recording", "startup",
-             "patching", "viewer", "lifecycle", "capture", "commands")  # fmt: skip
-    for name in names:
-        (folder / f"{name}.py").write_text(f"print('executed', {name!r})\nmine = 1\n")
-    (folder / "main.py").write_text(
-        _SCRIPT + "time.sleep(5)\nimport orjson, config, identity, errors, journal, recording\n"
-        "print(orjson.mine, config.mine, identity.mine, journal.mine, recording.mine)\n"
-    )
-    ran([sys.executable, str(folder / "main.py")])
-
-
-def further_interpreters(dist: Any) -> None:
-    """Interpreters within: what they import, print and fork is theirs, the first one goes on."""
-    for name in ("_xxsubinterpreters", "_interpreters"):
-        with contextlib.suppress(ImportError):
-            inner: Any = importlib.import_module(name)
-            break
-    else:
-        say(none=True)
-        return
-    for n in range(4):
-        made = inner.create()
-        script = (
-            "import json, threading, multiprocessing.process, sys, os\n"
-            "try:\n    import torch.multiprocessing.spawn_\nexcept BaseException as e: pass\n"
-            f"os.write(1, b'inner {n}\\n')\n"
-        )
-        with contextlib.suppress(Exception):
-            inner.run_string(made, script)
-        inner.destroy(made)
-    say(code=code_of(forked(4)), reduced=reduce(dist, 1000))
-
-
 def callers_of_the_program() -> None:
     """A method that the program defines in a subclass sees who called it: warnings, log records,
     frames."""
@@ -194,15 +151,6 @@ def callers_of_the_program() -> None:
     say(records=records, files=[Path(one.filename).name for one in caught])
 
 
-def ends_before_the_end() -> None:
-    """A function of atexit's ends the program with its own code, and so does a handler."""
-    left = "import atexit\natexit.register(os._exit, 9)\nraise ValueError(1)\n"
-    timer = "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
-    handled = "signal.signal(signal.SIGTERM, lambda *_: exit(8))\ntime.sleep(9)\n"
-    for end in (left, timer + handled):
-        ran([sys.executable, "-c", _SCRIPT + end])
-
-
 def errors_handed_on(dist: Any) -> None:
     """Exceptions of collectives and stores are pickled, copied and printed with their locals."""
     import torch
@@ -229,55 +177,6 @@ def errors_handed_on(dist: Any) -> None:
             say(frames=[x.strip().split(",")[-1] for x in lines if x.startswith("  File")])
             own = (x for x in lines if x.startswith("    ") and " = " in x)
             say(locals=sorted(x.split("=")[0].strip() for x in own))
-
-
-def loaders_of_data(dist: Any) -> None:
-    """DataLoaders with workers, epoch after epoch, by fork and spawn, one that fails and one that
-    is killed."""
-    import torch
-    from torch.utils.data import DataLoader
-
-    for method, count, epochs in (("fork", 4, 5), ("spawn", 2, 1)):
-        loader: Any = DataLoader(_Data(), num_workers=count, multiprocessing_context=method)
-        total = sum(float(x.sum()) for _ in range(epochs) for x in loader)
-        say(method=method, total=total, reduced=reduce(dist))
-    for bad in (3, 4):
-        data = _Data()
-        data.bad = bad
-        try:
-            for one in DataLoader(data, num_workers=2):
-                torch.ones(1).add_(one.sum())
-        except Exception as error:
-            lines = [x for x in str(error).splitlines() if "0x" not in x and "pid" not in x]
-            say(kind=type(error).__name__, lines=lines[:1] + lines[-1:], count=len(lines))
-
-
-class _Data:
-    bad = -1
-
-    def __len__(self) -> int:
-        return 24
-
-    def __getitem__(self, n: int) -> Any:
-        import torch
-
-        if self.bad == 3 and n == 7:
-            raise LookupError("mine")
-        if self.bad == 4 and n == 7:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return torch.ones(2) * n
-
-
-def names_of_jobs() -> None:
-    """Odd names of jobs: the program runs, and no file comes to be elsewhere."""
-    for name in ("../../x", "a/b", "x" * 5000, "..", ".", "-rf", "$(id)", "a\nb", "\u202e\x1b[31m",
-                 "é" * 100, "nul", "%s%n{0}", "\udcff"):  # fmt: skip
-        folder = tempfile.mkdtemp()
-        os.mkdir(f"{folder}/inner")
-        env = {**os.environ, "DISTTRACE_JOB": name, "DISTTRACE_DIR": f"{folder}/inner/journals"}
-        ran([sys.executable, "-c", _SCRIPT], env=env, cwd=f"{folder}/inner")
-        inner = [x for x in os.listdir(f"{folder}/inner") if x != "journals"]
-        say(found=os.listdir(folder), inner=inner)
 
 
 def place_of_meeting(dist: Any) -> None:
@@ -310,22 +209,6 @@ def _terabyte(path: Any) -> None:
         file.truncate(1 << 40)
 
 
-def folder_of_many() -> None:
-    """The folder of the journals holds sixty thousand other files: the start and a stall are as
-    soon as ever."""
-    folder = Path(os.environ["DISTTRACE_DIR"])
-    folder.mkdir(parents=True, exist_ok=True)
-    for n in range(60_000):
-        os.close(
-            os.open(f"{folder}/other-host-{n}-{n:012x}.000001.ops.jsonl", os.O_CREAT | os.O_WRONLY)
-        )
-    began = time.process_time()
-    dist = group()
-    reduce(dist, 1000)
-    stall(3)
-    say(little=time.process_time() - began < 6, reduced=reduce(dist))
-
-
 def jumping_clock() -> None:
     """A library that was loaded first makes every clock jump back and forth by hours."""
     folder = Path(tempfile.mkdtemp())
@@ -347,43 +230,3 @@ def jumping_clock() -> None:
     script += "    dist.all_reduce(t); s.set('a', 'b')\nprint('end')\n"
     env = {**os.environ, **({} if made.returncode else {"LD_PRELOAD": str(library)})}
     ran([sys.executable, "-c", script], env=env)
-
-
-def broken_allocations() -> None:
-    """Each of many allocations fails once: nothing but MemoryError comes of it, and it goes on."""
-    try:
-        testing: Any = importlib.import_module("_testcapi")
-    except ImportError:
-        say(none=True)
-        return
-    import torch
-
-    dist = group()
-    store = dist.HashStore()
-    tensor = torch.ones(2)
-    odd = set()
-    asks: list[Any] = [
-        lambda: dist.all_reduce(tensor), lambda: store.set("a", "b"), lambda: store.get("a"),
-        lambda: dist.barrier(), lambda: dist.all_gather_object([None], 1), lambda: store.set("new", "c"),  # noqa: E501
-    ]  # fmt: skip
-    for ask in asks:
-        for n in range(120):
-            testing.set_nomemory(n, n + 1)
-            try:
-                ask()
-            except MemoryError:
-                pass
-            except Exception as error:
-                odd.add(type(error).__name__)
-            finally:
-                testing.remove_mem_hooks()
-    say(odd=sorted(odd - {"SystemError"}), reduced=reduce(dist))
-    ctypes.pythonapi.PyErr_Clear()
-
-
-def commands_of_the_shell() -> None:
-    """Below strace-like wrappers, nohup, setsid, timeout, env -i and nice it ends the same."""
-    line = command("kernel._plain")
-    for before in (["nohup"], ["setsid", "-w"], ["timeout", "60"], ["nice"], ["stdbuf", "-o0"],
-                   ["env", "-u", "HOME", "-u", "USER"], ["sh", "-c", 'exec "$@" <&- ', "x"]):  # fmt: skip  # noqa: E501
-        ran([*before, *line], stdin=subprocess.DEVNULL)

@@ -2,66 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
 import threading
-import weakref
-from collections import Counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from reliability.attacks.ground import group, reduce, say, stall, told
-
-
-def function_modes() -> None:
-    """A TorchFunctionMode is asked for the program's calls and for nothing else."""
-    from torch.overrides import TorchFunctionMode
-
-    seen: Counter[str] = Counter()
-
-    class Counts(TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            seen[getattr(func, "__qualname__", str(func))] += 1
-            return func(*args, **(kwargs or {}))
-
-    dist = group()
-    tensor = torch.ones(3)
-    with Counts():
-        dist.all_reduce(tensor)
-        work = dist.all_reduce(tensor, async_op=True)
-        assert work is not None
-        work.wait()
-        dist.broadcast(tensor, 0)
-        dist.all_gather([torch.empty(3)], tensor)
-        for _ in range(2):  # here torch asks nobody by itself, as it does in the functions
-            dist.group.WORLD.allreduce([tensor]).wait()
-    say(seen=sorted(seen.items()))
-
-
-def tensor_subclasses() -> None:
-    """A subclass that counts what it is asked is asked for the program's calls only."""
-    seen: Counter[str] = Counter()
-
-    class Mine(torch.Tensor):
-        @classmethod
-        def __torch_function__(
-            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            seen[getattr(func, "__name__", str(func))] += 1
-            return super().__torch_function__(func, types, args, kwargs or {})
-
-    dist = group()
-    tensor = torch.ones(3).as_subclass(Mine)
-    seen.clear()
-    for _ in range(2):
-        dist.all_reduce(tensor)
-        dist.broadcast(tensor, 0)
-    say(seen=sorted(seen.items()))
+from reliability.attacks.ground import group, say, told
 
 
 def properties_that_raise() -> None:
@@ -79,21 +27,6 @@ def properties_that_raise() -> None:
     dist = group()
     tensor = torch.ones(3).as_subclass(Odd)
     say(told=[told(lambda: dist.all_reduce(tensor)), told(lambda: dist.broadcast(tensor, 0))])
-
-
-def life_of_groups() -> None:
-    """A destroyed group, a store and its port are free at once."""
-    port = 0
-    for _ in range(3):
-        store = dist.TCPStore("127.0.0.1", port, 1, True, wait_for_workers=False)
-        port = store.port
-        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-        reduce(dist)
-        ref = weakref.ref(dist.group.WORLD)
-        dist.destroy_process_group()
-        del store
-        gc.collect()
-        say(gone=ref() is None)
 
 
 def threads_as_ranks() -> None:
@@ -133,25 +66,3 @@ def thousands_of_fake_ranks() -> None:
     for one in groups:
         dist.all_reduce(torch.ones(2), group=one)
     say(size=dist.get_world_size(), rank=dist.get_rank())
-
-
-def forked_children_that_train() -> None:
-    """Forked children make groups of their own, stall, and end by sys.exit."""
-    import multiprocessing
-
-    context = multiprocessing.get_context("fork")
-    import torch.distributed as dist
-
-    dist.HashStore().set("a", "b")
-    children = [context.Process(target=_trains, args=(n,)) for n in range(3)]
-    for one in children:
-        one.start()
-    for one in children:
-        one.join(60)
-    say(codes=[one.exitcode for one in children])
-
-
-def _trains(n: int) -> None:
-    reduce(group(), 50)
-    stall(2)
-    sys.exit(n)
