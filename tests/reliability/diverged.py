@@ -4,18 +4,14 @@ python tests/reliability/diverged.py --runs 18 --seed 1      mutations, in turn
 python tests/reliability/diverged.py --healthy --seconds 30  programs that are told of nothing
     --operations 1000000     again and again, until so many are begun
     --kinds accelerated      others than those that torch alone can run
-    --digest 1               with ``DISTTRACE_DIGEST``: of inputs that are finite, too
-python tests/reliability/diverged.py --spoilt --runs 50      inputs that are not finite
     --world 2                ranks
 
 Of each mutation stderr has to say ``diverged`` within two seconds after the second rank came to the
-step in which it is, once, and to blame nobody else. Of what is spoilt ``diagnose`` has to name the
-rank and the line.
+step in which it is, once, and to blame nobody else. (Inputs that are not finite: ``faults.drawn``.)
 """
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import sys
@@ -23,13 +19,12 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reliability.diverged_programs import HEALTHY, MUTATIONS, REDUCED
+from reliability.diverged_programs import HEALTHY, MUTATIONS
 from support.campaigns import options
-from support.processes import python, static, torchrun
+from support.processes import static, torchrun
 from support.raw import verdicts
 
 PROGRAMS = Path(__file__).with_name("diverged_programs.py")
@@ -46,51 +41,21 @@ class Ran:
     """gloo itself ended the program, at the first tensor that does not fit."""
     code: int
     stderr: str
-    found: list[Any]
-    """By ``diagnose``, afterwards."""
 
 
-def run(world: int, *arguments: str, seconds: float = 0.0, digest: int = 0) -> Ran:
+def run(world: int, *arguments: str, seconds: float = 0.0) -> Ran:
     """One program, to its end or for two minutes beyond ``seconds``."""
     with tempfile.TemporaryDirectory(prefix="disttrace-diverged-") as folder:
         ended = torchrun(
             PROGRAMS, world, *arguments, timeout=120 + seconds, options=static(), DISTTRACE="1",
             DISTTRACE_DIR=f"{folder}/out", DISTTRACE_STALL="4", DISTTRACE_ON_STALL="abort",
-            DISTTRACE_DIGEST=str(digest),
         )  # fmt: skip
         files = Path(folder, "out").glob("*.ops.jsonl")
         begun = sum(path.read_bytes().count(b'\n{"b":') for path in files)
         stamps = [float(at) for at in re.findall(r"MUTATED (\d+\.\d+)", ended.stderr)]
         said = [one for one in verdicts(Path(folder)) if one["kind"] == "diverged"]
-        stderr, aborted = ended.stderr, "EnforceNotMet" in ended.stderr
-        found = report(Path(folder, "out")) if digest else []
-        return Ran(said, sorted(stamps), begun, aborted, ended.code, stderr, found)
-
-
-def report(folder: Path) -> list[Any]:
-    ended = python("-m", "disttrace", "diagnose", "--format", "json", folder, timeout=300)
-    findings: list[Any] = json.loads(ended.stdout)["findings"]
-    return findings
-
-
-def spoilt(runs: int, seed: int) -> bool:
-    """Whether of nearly each the rank and the line of the first were named, and of none others."""
-    right = wrong = live = 0
-    for number in range(runs):
-        draw = random.Random(seed * 1000 + number)
-        name, world = [*REDUCED][number % len(REDUCED)], draw.choice([2, 3, 3, 4])
-        odd, at = draw.randrange(world), draw.choice([3, 20, 60])
-        ran = run(world, name, "2", str(draw.randrange(1000)), str(odd), str(at), digest=1)
-        line = re.findall(r"SPOILT (\d+)", ran.stderr)[:1]
-        found = [one["nan"] for one in ran.found if "nan" in one]
-        fine = [(one["rank"], one["line"].split(":")[1:]) for one in found] == [(odd, line)]
-        right, wrong, live = right + fine, wrong + bool(found and not fine), live + bool(ran.said)
-        print(f"{'ok ' if fine else 'BAD'} {name}, rank {odd} of {world}, step {at}: {found}")
-        others = [one["summary"] for one in ran.found if "nan" not in one]
-        if others:
-            print(f"    also: {others}")
-    print(f"{right} of {runs} named with rank and line, {wrong} others; {live} while they ran.")
-    return right >= 0.96 * runs and not wrong
+        aborted = "EnforceNotMet" in ended.stderr
+        return Ran(said, sorted(stamps), begun, aborted, ended.code, ended.stderr)
 
 
 def mutations(runs: int, seed: int) -> bool:
@@ -120,14 +85,14 @@ def mutations(runs: int, seed: int) -> bool:
     return right == lived
 
 
-def healthy(kinds: Sequence[str], world: int, seconds: float, most: int, digest: int) -> bool:
+def healthy(kinds: Sequence[str], world: int, seconds: float, most: int) -> bool:
     """Whether none of them is told of anything, all once, and again until ``most`` operations."""
     operations = told = 0
     while True:
         for name in kinds:
-            ran = run(world, name, f"{seconds:g}", seconds=seconds, digest=digest)
+            ran = run(world, name, f"{seconds:g}", seconds=seconds)
             operations += ran.operations
-            said = [one["summary"] for one in (*ran.said, *(f for f in ran.found if "nan" in f))]
+            said = [one["summary"] for one in ran.said]
             told += len(said)
             ended = "" if ran.code == 0 else f", exit code {ran.code}: {ran.stderr[-400:]}"
             print(f"{name}: {ran.operations:,} operations, {said}{ended}", flush=True)
@@ -140,11 +105,12 @@ def healthy(kinds: Sequence[str], world: int, seconds: float, most: int, digest:
 def main() -> int:
     chosen = options(
         __doc__, runs=len(MUTATIONS), seed=1, healthy=False, seconds=20.0, operations=0,
-        kinds=[*HEALTHY], world=3, digest=0, spoilt=False,
+        kinds=[*HEALTHY], world=3,
     )  # fmt: skip
-    programs = (chosen.kinds, chosen.world, chosen.seconds, chosen.operations, chosen.digest)
-    drawn = spoilt if chosen.spoilt else mutations
-    fine = healthy(*programs) if chosen.healthy else drawn(chosen.runs, chosen.seed)
+    if chosen.healthy:
+        fine = healthy(chosen.kinds, chosen.world, chosen.seconds, chosen.operations)
+    else:
+        fine = mutations(chosen.runs, chosen.seed)
     return 0 if fine else 1
 
 

@@ -1,8 +1,7 @@
 """What ``diverged.py`` runs: python diverged_programs.py KIND SECONDS [SEED RANK STEP].
 
 Of ``mutated.NAME`` one rank does something else in one step; each rank notes on stderr when it came
-there. Of ``REDUCED`` the input of one rank is not finite from a step on, whose line is noted. The
-others are healthy, though their ranks do not do the same things.
+there. The others are healthy, though their ranks do not do the same things.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import random
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -69,63 +67,6 @@ def mutated(name: str, seconds: float, seed: int, odd: int, at: int) -> None:
         for call in calls:
             call()
         time.sleep(pause)
-
-
-REDUCED: dict[str, Any] = {
-    "sum": lambda given, _: dist.all_reduce(given),
-    "rooted": lambda given, _: dist.reduce(given, 0),
-    "later": lambda given, _: dist.all_reduce(given, async_op=True).wait(),
-    "scattered": lambda given, _: dist.reduce_scatter_tensor(given[:8].clone(), given),
-    "backward": lambda _, made: made.sum().backward(),
-    "shards": lambda _, made: made.sum().backward(),
-}
-
-
-def spoilt(name: str, seconds: float, seed: int, odd: int, at: int) -> None:
-    """Steps of healthy calls and of one call whose input is spoilt."""
-    draw, world = random.Random(seed), dist.get_world_size()
-    value = draw.choice([float("nan"), float("inf"), -float("inf")])
-    dtype = draw.choice([torch.float32, torch.float64, torch.bfloat16, torch.float16])
-    once, model = draw.random() < 0.5, torch.nn.Linear(16, 16)
-    layers = torch.nn.parallel.DistributedDataParallel(model) if name == "backward" else model
-    if name == "shards":
-        from torch.distributed.fsdp import fully_shard
-
-        fully_shard(layers, mesh=dist.init_device_mesh("cpu", (world,)))
-    until, step = time.monotonic() + seconds, 0
-    while running(until) or step <= at:
-        step += 1
-        norm()
-        masked(step)
-        given = torch.ones(world * 8, dtype=dtype)
-        batch = torch.ones(4, 16)
-        if dist.get_rank() == odd and (step == at if once else step >= at):
-            given[draw.randrange(len(given))] = value
-            batch[draw.randrange(4), 3] = value
-        if step == at:
-            print(f"SPOILT {REDUCED[name].__code__.co_firstlineno}", file=sys.stderr, flush=True)
-        REDUCED[name](given, layers(batch))
-        layers.zero_grad()
-        time.sleep(0.01)
-
-
-def masked(step: int) -> None:
-    """What is legal of infinities: nothing sums them up."""
-    mask = torch.full((8, 8), -float("inf")).triu(1)
-    dist.broadcast(mask, 0)
-    dist.all_reduce(mask, op=MAX)
-    dist.all_reduce(torch.full((4,), float("inf")), op=dist.ReduceOp.MIN)
-    dist.all_gather([torch.empty_like(mask) for _ in range(dist.get_world_size())], mask)
-    dist.all_reduce(torch.tensor([2**40, step]))
-    dist.all_reduce(torch.full((8,), 1e38))  # finite, but for their sum
-
-
-def masks(until: float) -> None:
-    """Attention masks, row maxima, best losses so far: nothing is wrong with infinities."""
-    step = 0
-    while running(until):
-        step += 1
-        masked(step)
 
 
 def ddp(until: float) -> None:
@@ -324,7 +265,6 @@ def running(until: float) -> bool:
 HEALTHY = {
     "ddp": ddp, "sharded": sharded, "tensors": tensors, "parallel": parallel, "stages": stages,
     "schedule": schedule, "experts": experts, "roles": roles, "turns": turns, "uneven": uneven,
-    "masks": masks,
 }  # fmt: skip
 FRAMEWORKS = {"accelerated": accelerated}
 """What needs a package that the project does not."""
@@ -339,8 +279,7 @@ def main(kind: str, seconds: str, *numbers: str) -> None:
         known[kind](time.monotonic() + float(seconds))
     else:
         try:
-            run = spoilt if kind in REDUCED else mutated
-            run(kind, float(seconds), *map(int, numbers))
+            mutated(kind, float(seconds), *map(int, numbers))
         except RuntimeError:
             time.sleep(LINGER_S)
     dist.destroy_process_group()
