@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import clean_environ, ending, missing, run_program
+from support.preloaded import preloaded
+from support.processes import clean_environ, ending, missing
 from support.raw import read_journals
 
 PYNCCL = """
@@ -51,8 +52,11 @@ IMITATIONS = {
     "sglang/srt/distributed/device_communicators/pynccl.py": PYNCCL, "deep_ep/buffer.py": DEEP_EP,
     "deep_ep/__init__.py": "from deep_ep.buffer import Buffer\n", "symmetric.py": SYMMETRIC,
 }  # fmt: skip
-START = """
+PACKAGES = """
 import os, sys, time
+sys.path.insert(0, os.environ["PACKAGES"])
+"""
+START = """
 import disttrace
 disttrace.install(job="imitated", stall=1)
 import torch, torch.distributed as dist
@@ -86,16 +90,17 @@ def imitated(tmp_path: Path) -> Path:
 
 
 def environ_of(tmp_path: Path, imitated: Path, rank: int) -> dict[str, str]:
-    return clean_environ(
-        DISTTRACE_DIR=str(tmp_path / "out"), PYTHONPATH=str(imitated), MEET=str(tmp_path / "meet"),
-        NUMBER=str(rank),
-    )  # fmt: skip
+    return {
+        "DISTTRACE_DIR": str(tmp_path / "out"), "PACKAGES": str(imitated),
+        "MEET": str(tmp_path / "meet"), "NUMBER": str(rank),
+    }  # fmt: skip
 
 
 def test_a_rank_that_does_not_come_is_told(tmp_path: Path, imitated: Path) -> None:
     """By rank, operation and line, as for a collective of c10d's."""
-    command = [sys.executable, "-c", START + CALL, str(tmp_path / "store")]
-    ranks = [subprocess.Popen(command, env=environ_of(tmp_path, imitated, n)) for n in range(2)]
+    command = [sys.executable, "-c", PACKAGES + START + CALL, str(tmp_path / "store")]
+    environs = [clean_environ(**environ_of(tmp_path, imitated, rank)) for rank in range(2)]
+    ranks = [subprocess.Popen(command, env=environ) for environ in environs]
     with ending(*ranks):
         found = missing(tmp_path / "out", "--stall", "1")
     told = (found["op"], found["culprit_ranks"], found["seq"])
@@ -109,7 +114,8 @@ symmetric.meet = lambda group: None
 memory.__dict__.update(_low_contention_all_gather=symmetric._low_contention_all_gather)
 """
 ALONE = (
-    PLANTS
+    PACKAGES
+    + PLANTS
     + START.replace("], 2)", "], 1)").replace("world_size=2", "world_size=1")
     + """
 import vllm.distributed.device_communicators.pynccl as module
@@ -138,10 +144,8 @@ print(PyNcclCommunicator.all_reduce.__code__.co_filename.endswith("pynccl.py"))
 
 def test_what_a_call_calls_is_part_of_it_and_nothing_stays(tmp_path: Path, imitated: Path) -> None:
     """One record per call, none of one that is disabled; errors are the library's."""
-    outcome = run_program(
-        [sys.executable, "-c", ALONE, str(tmp_path / "store")],
-        environ_of(tmp_path, imitated, 0), 60,
-    ).check()  # fmt: skip
+    words = ("-c", ALONE, str(tmp_path / "store"))
+    outcome = preloaded(*words, timeout=60.0, **environ_of(tmp_path, imitated, 0)).check()
     assert outcome.stdout.splitlines()[0].startswith("raised")
     assert "all_reduce() missing" in outcome.stdout
     assert outcome.stdout.splitlines()[-1] == "True"

@@ -25,18 +25,17 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
         "capture.calls.call_site:CallSites.stack",
         frozenset({"collectives and messages", "store operations"}),
     ),
-    ("capture.calls.arguments:read", frozenset({"collectives and messages"})),
-    ("capture.wrapping.call_definition:_counter", frozenset({"collectives and messages"})),
     ("capture.instrumentation.store:key_and_size", frozenset({"store operations"})),
-    ("capture.objects.works:Works.add", frozenset({"collectives and messages"})),
+    (
+        "capture.objects.works:Works.add",
+        frozenset({"collectives and messages", "operations issued by C++"}),
+    ),
     ("capture.objects.works:Works.over", frozenset({"waits"})),
     ("capture.objects.works:Works.observed", frozenset({"completion without a wait"})),
-    ("capture.objects.works:Works.hold", frozenset({"operations issued by C++"})),
     ("capture.objects.works:Works.of_result", frozenset({"waits of functional collectives"})),
     ("capture.objects.works:Works.poll", frozenset({"completion without a wait"})),
     ("capture.wrapping.call_definition:begin_issued", frozenset({"operations issued by C++"})),
     ("capture.wrapping.call_definition:issued", frozenset({"operations issued by C++"})),
-    ("capture.native.dispatcher:_SchemaReader.begin", frozenset({"operations issued by C++"})),
     ("capture.ddp.relays:Relays._of", frozenset({"operations issued by DDP"})),
     ("capture.ddp.relays:RelayPart.begin", frozenset({"operations issued by DDP"})),
     ("capture.ddp.relays:RelayPart.returned", frozenset({"operations issued by DDP"})),
@@ -57,9 +56,7 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
 
 # Native hooks stand in for the dispatcher kernels, and for relays, where torch has them.
 _UNUSED = (
-    ("capture.native.dispatcher:", "capture.native.kernels:", "capture.ddp.")
-    if hooks.supported()
-    else ("capture.native.hooks:",)
+    ("capture.native.kernels:", "capture.ddp.") if hooks.supported() else ("capture.native.hooks:",)
 )
 # What the native core does by itself; on the plain one it breaks as everywhere.
 _PLAIN = tuple(f"capture.objects.works:Works.{name}" for name in ("add", "over", "of_result"))

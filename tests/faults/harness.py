@@ -25,7 +25,7 @@ from support.scenes import all_gone
 from support.splits import differing
 
 STALL_S = 3.0
-PAUSE_S = 1.0
+PAUSE_S = 2.0
 # Only a run that goes wrong, or a machine with much else to do, takes so long.
 DEADLINE_S = 90.0
 ENDED_S = 110.0

@@ -56,10 +56,10 @@ def test_quiet_while_communicators_are_made(creation_s: int, stall_s: int, tmp_p
 
 
 def test_who_does_not_enter_the_first_call_is_told_at_the_limit(tmp_path: Path) -> None:
-    """The others stand in the making of the communicator, and wait for it."""
-    outcome = _run("first_calls", 3, tmp_path, "--missing", "2", STANDIN_CREATION_S="1")
+    """The other stands in the making of the communicator, and waits for it."""
+    outcome = _run("first_calls", 2, tmp_path, "--missing", "1", STANDIN_CREATION_S="1")
     assert outcome.code != 0
-    assert "disttrace: stalled: Rank 2 never joined all_reduce #1" in outcome.stderr
+    assert "disttrace: stalled: Rank 1 never joined all_reduce #1" in outcome.stderr
     assert "starting:" not in outcome.stderr
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from disttrace_viewer.companion import command
+from support.preloaded import preloaded
 from support.processes import is_running, python, wait_until
 
 RUNS = """
@@ -171,36 +173,27 @@ def test_what_was_printed_is_not_lost(more: str) -> None:
     assert time.monotonic() - begun < 15
 
 
-RANKS = """
-import os, subprocess, sys
-rank = '''
+RANK = """
 import sys, torch.distributed as dist
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[2]),
                         world_size=2)
 dist.barrier()
 dist.destroy_process_group()
-'''
-traced = {**os.environ, "DISTTRACE": "1"}
-ranks = [
-    subprocess.Popen([sys.executable, "-c", rank, sys.argv[1], str(n)], env=traced)
-    for n in range(2)
-]
-sys.exit(any([one.wait() for one in ranks]))
 """
-
-
-def said(stderr: str) -> list[str]:
-    return [line for line in stderr.splitlines() if "what happened: disttrace view" in line]
 
 
 def test_ranks_that_no_variable_numbers_say_it_once(tmp_path: Path) -> None:
     """As mpirun starts them: nobody traced is their parent, and only torch knows who is rank 0."""
     journals = tmp_path / "journals"
-    ran = python(
-        "-c", RANKS, tmp_path / "rendezvous", DISTTRACE_DIR=str(journals), DISTTRACE_JOB="alone",
-        DISTTRACE_QUIET="0",
-    ).check()  # fmt: skip
-    (line,) = said(ran.stderr)
+    traced = {"DISTTRACE": "1", "DISTTRACE_DIR": str(journals), "DISTTRACE_QUIET": "0"}
+
+    def said(rank: str) -> str:
+        words = ("-c", RANK, tmp_path / "rendezvous", rank)
+        return preloaded(*words, timeout=60.0, DISTTRACE_JOB="alone", **traced).check().stderr
+
+    with ThreadPoolExecutor(2) as pool:
+        lines = [line for text in pool.map(said, "01") for line in text.splitlines()]
+    (line,) = (line for line in lines if "what happened: disttrace view" in line)
     assert line.startswith("disttrace: ")
     assert line.endswith(f"disttrace diagnose {journals}")
     assert len(list(journals.glob("alone-*.defs.jsonl"))) == 2

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -195,15 +194,14 @@ if __name__ == "sitecustomize":
     ran("start")
 else:
     ran("program")
-    way, traced = os.environ["WAY"], os.environ["TRACED"] == "1"
+    way = os.environ["WAY"]
     if way == "wrapper":
         sys.executable = os.environ["WRAPPER"]
     import torch.distributed as dist
-    if traced:
-        import disttrace
-        disttrace.install()
-        disttrace.on_verdict(lambda verdict: (print("told"), sys.stdout.flush(), os._exit(0)))
-    refuses = way == "within" or not traced
+    import disttrace
+    disttrace.install()
+    disttrace.on_verdict(lambda verdict: (print("told"), sys.stdout.flush(), os._exit(0)))
+    refuses = way == "within"
     try:
         dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=3 if refuses else 60))
     except dist.DistError as error:
@@ -211,9 +209,8 @@ else:
 """
 
 
-def waits(tmp_path: Path, way: str, traced: str) -> tuple[Outcome, list[str]]:
+def waits(tmp_path: Path, way: str) -> tuple[Outcome, list[str]]:
     """A rank that waits for another one, and what was run meanwhile."""
-    tmp_path.mkdir()
     program, ran, wrapper = (tmp_path / name for name in ("sitecustomize.py", "ran", "wrapper"))
     program.write_text(WAITS)
     wrapper.write_text(f"#!/bin/sh\necho wrapper >> {ran}\n")
@@ -227,7 +224,7 @@ def waits(tmp_path: Path, way: str, traced: str) -> tuple[Outcome, list[str]]:
         build = ["cc", include, "-o", *command, str(tmp_path / "within.c")]
         subprocess.run([*build, f"-L{lib}", f"-Wl,-rpath,{lib}", f"-lpython{version}"], check=True)
     environ = clean_environ(
-        PROGRAM=str(program), RAN=str(ran), WRAPPER=str(wrapper), WAY=way, TRACED=traced,
+        PROGRAM=str(program), RAN=str(ran), WRAPPER=str(wrapper), WAY=way,
         DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="1",
         RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()),
     )  # fmt: skip
@@ -241,13 +238,10 @@ def waits(tmp_path: Path, way: str, traced: str) -> tuple[Outcome, list[str]]:
 @pytest.mark.parametrize("way", ["wrapper", "within"])
 def test_nothing_of_the_program_runs_a_second_time(tmp_path: Path, way: str) -> None:
     """Not itself, nor its interpreter, nor what runs at each start: none, or a bare one."""
-    with ThreadPoolExecutor(2) as pool:
-        runs = pool.map(lambda traced: waits(tmp_path / traced, way, traced), "01")
-    (bare, ran_bare), (outcome, ran) = runs
+    outcome, ran = waits(tmp_path, way)
     refuses = way == "within"
-    assert bare.check().stdout == "in vain\n"
-    assert outcome.check().stdout == (bare.stdout if refuses else "told\n")
-    assert ran == ran_bare == ["start", "program"]
+    assert outcome.check().stdout == ("in vain\n" if refuses else "told\n")
+    assert ran == ["start", "program"]
     refused = "disttrace: no stall is reported: this program's executable is not the one of"
     assert outcome.stderr.count(refused) == refuses
 
@@ -468,7 +462,7 @@ pair = socket.socketpair()
 os.dup2(pair[0].fileno(), 700)
 import torch.distributed as dist
 heard.clear()  # torch itself may start something when it is imported
-store = dist.TCPStore("127.0.0.1", 0, 1, True, timeout=datetime.timedelta(seconds=11))
+store = dist.TCPStore("127.0.0.1", 0, 1, True, timeout=datetime.timedelta(seconds=9))
 print("begun", flush=True)
 try:
     store.get("never")
@@ -492,29 +486,22 @@ def pipes(pid: int) -> set[str]:
 
 
 def test_a_program_with_a_stall_sees_nothing_of_the_companion(tmp_path: Path) -> None:
-    """Like its untraced twin, and the companion, and what it starts, holds nothing of it."""
-    runs = []
-    for traced in "01":
-        out = str(tmp_path / "out")
-        environ = clean_environ(DISTTRACE=traced, DISTTRACE_DIR=out, DISTTRACE_STALL="2")
-        folder = tmp_path / f"cwd{traced}"
-        folder.mkdir()
-        command = [sys.executable, "-c", PROGRAM]
-        runs.append(
-            subprocess.Popen(command, cwd=folder, env=environ, stdout=-1, stderr=-1, text=True)
-        )
-    with ending(*runs):
-        wait_until(lambda: len(companions(tmp_path / "out")) == 2, timeout=60)
-        theirs = pipes(runs[1].pid)
+    """It says what it says untraced; the companion, and what it starts, holds nothing of it."""
+    out = tmp_path / "out"
+    environ = clean_environ(DISTTRACE="1", DISTTRACE_DIR=str(out), DISTTRACE_STALL="2")
+    command = [sys.executable, "-c", PROGRAM]
+    run = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=-1, stderr=-1, text=True)
+    with ending(run):
+        wait_until(lambda: len(companions(out)) == 2, timeout=60)
+        theirs = pipes(run.pid)
         assert len(theirs) >= 4
-        for pid in companions(tmp_path / "out"):
+        for pid in companions(out):
             assert os.readlink(f"/proc/{pid}/cwd") == "/"
             assert not pipes(pid) & theirs
-        (twin, _), (stdout, stderr) = (run.communicate(timeout=60) for run in runs)
-    assert twin == "begun\nnever came\nno child\n[]\n"
-    assert stdout == twin
+        stdout, stderr = run.communicate(timeout=60)
+    assert stdout == "begun\nnever came\nno child\n[]\n"
     assert "disttrace: stalled:" in stderr
-    assert [run.returncode for run in runs] == [0, 0]
+    assert run.returncode == 0
     wait_until(lambda: not companions(tmp_path / "out"), timeout=30)
 
 

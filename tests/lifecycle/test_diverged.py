@@ -104,14 +104,16 @@ dist.all_reduce(torch.full((4,), float("inf")))
 """
 
 
-def told(
-    tmp_path: Path, text: str, nproc: int = 3, **settings: str
-) -> tuple[list[dict[str, Any]], str]:
+def diverged(tmp_path: Path) -> list[dict[str, Any]]:
+    return [one for one in verdicts(tmp_path) if one["kind"] == "diverged"]
+
+
+def told(tmp_path: Path, text: str, **settings: str) -> tuple[list[dict[str, Any]], str]:
     program = tmp_path / "program.py"
     program.write_text(text)
     settings |= {"DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path / "out")}
-    ended = torchrun(program, nproc, timeout=90, options=static(), **settings).check()
-    return [one for one in verdicts(tmp_path) if one["kind"] == "diverged"], ended.stderr
+    ended = torchrun(program, 3, timeout=90, options=static(), **settings).check()
+    return diverged(tmp_path), ended.stderr
 
 
 def test_each_group_that_diverges_is_told_once_before_anybody_hangs(tmp_path: Path) -> None:
@@ -146,12 +148,13 @@ def test_a_nonfinite_input_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     program = tmp_path / "program.py"
     program.write_text(LOOKED_AT)
     launched(program, 2)
-    said, stderr = told(tmp_path, LOOKED_AT, 2, DISTTRACE_DIGEST="1")
+    settings = {"DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_DIGEST": "1"}
+    launched(program, 2, DISTTRACE="1", DISTTRACE_JOB="one", **settings)
     for rank in range(2):
         without, traced = Path(f"seen.{rank}").read_text().splitlines()
         assert traced == without
-    (nan,) = [one["finding"]["nan"] for one in said]
-    assert (nan["rank"], nan["seq"]) == (1, 10 * 17 + 1), stderr
+    (nan,) = [one["finding"]["nan"] for one in diverged(tmp_path)]
+    assert (nan["rank"], nan["seq"]) == (1, 10 * 17 + 1)
     assert nan["line"].endswith("program.py:19")
 
 

@@ -25,12 +25,13 @@ from disttrace_viewer.companion.gil_holders import GilHolders, Silent, _sender, 
 from support.processes import Outcome, clean_environ, ending, run_program, wait_until
 
 HEAD = """
-import torch, torch.distributed as dist
 import faulthandler, os, signal, sys, time
-store = dist.TCPStore("127.0.0.1", 0, 1, True)
+import disttrace
+from disttrace import session
+disttrace.install()
+session._session.recorder.open()  # as the first call of torch's does
 """
 LOOKS = """
-from disttrace import session
 while not session._session._without_gil._told:
     time.sleep(0.05)
 """
@@ -64,8 +65,8 @@ while session._session._without_gil._told[0]:
 def run(tmp_path: Path, program: str, before: str = "") -> Iterator[subprocess.Popen[bytes]]:
     path = tmp_path / "program.py"
     path.write_text(before + HEAD + program)
-    environ = clean_environ(DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="3")
-    command = [sys.executable, str(path), str(tmp_path / "theirs")]
+    environ = clean_environ(DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="3")
+    command = [sys.executable, str(path)]
     process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE)
     with ending(process):
         yield process

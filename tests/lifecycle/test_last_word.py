@@ -18,7 +18,7 @@ from disttrace_viewer.companion import last_word
 from disttrace_viewer.diagnosis.verdict import Verdict
 from support import processes
 from support.journals import MS
-from support.preloaded import preloaded, to_its_end, torchrun
+from support.preloaded import preloaded, ranks, to_its_end
 from support.processes import Outcome, free_port, python
 from support.raw import verdicts
 from support.scenes import alive, steps, verdict
@@ -127,7 +127,7 @@ dist.all_reduce(torch.ones(4))
 def test_it_is_what_diagnose_says_of_the_same_records(tmp_path: Path) -> None:
     """Also where members have gone on since the collective in which they differed."""
     (path := tmp_path / "lists.py").write_text(LISTS)
-    torchrun(path, 3, timeout=120.0, options=(), **settings(tmp_path))
+    ranks(path, 3, **settings(tmp_path, DISTTRACE_JOB="one"))
     said = [one for one in verdicts(tmp_path) if one["kind"] == "failed"]
     (found,) = diagnose(str(tmp_path / "out")).findings
     assert found.kind == "shape_mismatch"

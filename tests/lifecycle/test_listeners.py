@@ -27,6 +27,7 @@ from disttrace.lifecycle import meeting as meeting
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.voice import Voice
 from support.journals import MS
+from support.preloaded import preloaded
 from support.processes import clean_environ, run_program, wait_until
 
 OBJECT = {"disttrace": 1, "kind": "going on", "at": 1.5, "summary": "they communicate again."}
@@ -111,6 +112,7 @@ def test_after_uninstall_nobody_is_called_until_it_begins_anew(tmp_path: Path) -
     program = """
 import sys, threading, disttrace
 from disttrace.lifecycle import listeners
+print(disttrace.live())
 came, go, heard = threading.Event(), threading.Event(), []
 def hears(said):
     heard.append(said["summary"])
@@ -131,11 +133,11 @@ listeners.wait()
 print(heard)
 """
     command = [sys.executable, "-c", program, str(tmp_path / "out")]
-    assert run_program(command, clean_environ(), 60).check().stdout == "['first', 'anew']\n"
+    assert run_program(command, clean_environ(), 60).check().stdout == "{}\n['first', 'anew']\n"
 
 
 def test_live_counts_what_begins_and_is_empty_without_tracing(tmp_path: Path) -> None:
-    """Before torch is imported, too; a tracker can write all of it down."""
+    """A tracker can write all of it down."""
     program = """
 import json, sys, threading, time, disttrace
 print(disttrace.live())
@@ -163,8 +165,7 @@ print(*where, 0.1 < stuck["oldest_age_s"] < 60)
 disttrace.uninstall()
 print(disttrace.live())
 """
-    command = [sys.executable, "-c", program, str(tmp_path / "out")]
-    said = run_program(command, clean_environ(), 60).check().stdout.splitlines()
+    said = preloaded("-c", program, str(tmp_path / "out")).check().stdout.splitlines()
     stuck = "1 store.wait <string>:17 True"
     assert said == ["{}", "None 3 5 0", "None None", stuck, "{}"]
 

@@ -483,18 +483,18 @@ def test_a_start_of_many_waits_for_one(tmp_path: Path, *, seen: bool) -> None:
 
 
 def test_a_summary_is_bounded_whatever_the_ranks(tmp_path: Path) -> None:
-    (whole,) = hosts_of(tmp_path, pp=2, dp=16, tp=8, per_host=256).values()
+    (whole,) = hosts_of(tmp_path, pp=2, dp=8, tp=8, per_host=128).values()
     data = summary.packed(whole, alive)
     assert len(data) <= MOST_SUMMARY
     found = summary.read([PeerReply("a", data)]).get("a")
     assert found is not None
-    assert found.ranks == frozenset(range(256))
+    assert found.ranks == frozenset(range(128))
 
 
 def test_a_host_that_is_not_heard_of_is_missed(tmp_path: Path) -> None:
     """Its ranks are not known, and no others are."""
-    hosts = hosts_of(tmp_path, fault="world", pp=2, dp=16, tp=8)
-    lost = [*hosts][20]
+    hosts = hosts_of(tmp_path, fault="world", pp=2, dp=8, tp=8)
+    lost = [*hosts][10]
     ranks = [s.identity["rank"] for s in hosts.pop(lost).states.values()]
     trace = judged(hosts, received(hosts, FEW)[0]).case.evidence.trace
     assert unknown_ranks(trace) == tuple(sorted(ranks))
@@ -502,7 +502,7 @@ def test_a_host_that_is_not_heard_of_is_missed(tmp_path: Path) -> None:
 
 def test_hosts_that_claim_one_rank_are_both_looked_at(tmp_path: Path) -> None:
     """Whichever of them is a stranger: no summary decides it."""
-    hosts = hosts_of(tmp_path, fault="world", pp=2, dp=16, tp=8)
+    hosts = hosts_of(tmp_path, fault="world", pp=2, dp=8, tp=8)
     names = [*hosts]
     hosts["stranger"] = Merged({f"{one:0>32}": s for one, s in hosts[names[9]].states.items()})
     _, wanted = received(hosts, FEW)

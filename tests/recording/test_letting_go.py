@@ -130,7 +130,7 @@ sys.unraisablehook = lambda _: None
 signal.signal(signal.SIGALRM, handler)
 signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
 until = time.monotonic() + 20
-while time.monotonic() < until and raised < 25:
+while time.monotonic() < until and raised < 10:
     try:
         armed = True
         while armed:

@@ -221,10 +221,10 @@ def healthy(noise: list[list[int]], hours: float, seed: int, step: float) -> int
     ranks, telling = SlowRanks(SHARE), Telling(SHARE)
     told, n = 0, 0
     while ranks.rank_hours < hours:
-        for now, blocks in world.blocks(world.away(2000), n):
+        for now, blocks in world.blocks(world.away(500), n):
             ranks.add(blocks, now)
             told += len(telling.due(ranks.slow(), {}, ranks.leaning, now))
-        n += 2000
+        n += 500
     print(f"  all are well: {told} told in {ranks.rank_hours:,.0f} rank hours ({n:,} steps)")
     return told
 

@@ -12,7 +12,7 @@ import pytest
 
 from support.cores import EACH_CORE
 from support.preloaded import preloaded, to_its_end
-from support.processes import ROOT, Outcome, clean_environ, python, run_program
+from support.processes import ROOT, Outcome, clean_environ, run_program
 from support.raw import read_journals
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -113,7 +113,7 @@ def test_a_silent_program_is_not_ended_by_what_we_print(tmp_path: Path, kind: st
 def test_every_operation_begun_is_in_its_journal() -> None:
     """Three runs in which a random rank is killed at a random instant, read by the viewer."""
     script = ROOT / "tests" / "reliability" / "kill_runs.py"
-    outcome = python(script, "--runs", "3", "--seed", "7").check()
+    outcome = preloaded(script, "--runs", "3", "--seed", "7").check()
     assert outcome.stdout.startswith("3 runs, 9 journals, ")
     assert outcome.stdout.endswith(": 0 lost, 0 journals not read\n")
 

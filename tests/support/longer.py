@@ -71,6 +71,7 @@ LONGER = (
     "robustness/test_red_team.py::test_a_program_is_what_it_was[files.background_of_a_terminal]",
     "robustness/test_red_team.py::test_a_program_is_what_it_was[signals.waited_for_by_main]",
     "robustness/test_red_team.py::test_a_program_is_what_it_was[files.started_without_streams]",
+    "robustness/test_red_team.py::test_a_program_is_what_it_was[files.errors_into_a_full_pipe]",
     "robustness/test_red_team.py::test_a_program_is_what_it_was[tools.picklers]",
     "robustness/test_red_team.py::test_a_program_is_what_it_was[rows.collector_that_acts]",
     "robustness/test_red_team.py::test_a_program_is_what_it_was[rows.functions_borrowed_and_asked]",

@@ -96,8 +96,13 @@ def side_by_side(program: Path, world: int, folder: Path, traced: str) -> list[s
         return list(pool.map(printed, range(world)))
 
 
-def launched(program: Path, world: int, **variables: str) -> None:
-    """Run ranks that meet by ``env://`` to their end, with nobody above them."""
+def launched(program: Path, world: int, **variables: str) -> list[Outcome]:
+    """Run ranks that meet by ``env://`` to their end, with nobody above them; all end well."""
+    return [outcome.check() for outcome in ranks(program, world, **variables)]
+
+
+def ranks(program: Path, world: int, **variables: str) -> list[Outcome]:
+    """The same, however they end."""
     job = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
     def run(rank: int) -> Outcome:
@@ -105,8 +110,7 @@ def launched(program: Path, world: int, **variables: str) -> None:
         return preloaded(program, timeout=120, **own)
 
     with ThreadPoolExecutor(world) as pool:
-        for outcome in pool.map(run, range(world)):
-            outcome.check()
+        return list(pool.map(run, range(world)))
 
 
 def torchrun(
