@@ -12,7 +12,7 @@ import pytest
 
 import disttrace
 from disttrace import project
-from disttrace.config import PRIVATE, SETTINGS, Config, resolve, to_environ, to_text
+from disttrace.config import PRIVATE, SETTINGS, resolve, to_environ, to_text
 from support.preloaded import preloaded
 from support.processes import ROOT, python
 
@@ -22,30 +22,6 @@ def test_the_settings_are_the_keywords_of_install() -> None:
     given = inspect.signature(disttrace.install).parameters
     names = [name for name, one in given.items() if one.kind is one.KEYWORD_ONLY]
     assert names == [row.keyword for row in SETTINGS]
-
-
-def test_defaults_hold_when_nothing_is_said() -> None:
-    """Without arguments and variables every value is the default, and the folder is absolute."""
-    config, complaints = resolve({}, {})
-    assert complaints == []
-    assert config == Config(
-        dir=os.path.abspath("disttrace-out"), export=frozenset({"json"}), max_mb=256, stall=10.0,
-        on_stall=None, slow=0.05, digest=0, quiet=False, log="text", stack_depth=4, job=None,
-        store_trace=frozenset({"gloo"}), device="auto", heartbeat=True, mask=True, redact=None,
-        file_mode="600", pending=5.0, slow_write=2.0, core=None,
-        sources={row.keyword: "default" for row in SETTINGS},
-    )  # fmt: skip
-
-
-def test_argument_beats_environment_beats_default() -> None:
-    """Precedence is argument, then environment, then default, and the source is told."""
-    environ = {"DISTTRACE_STALL": "3", "DISTTRACE_MAX_MB": "7"}
-    config, complaints = resolve({"stall": 1.5}, environ)
-    assert complaints == []
-    assert (config.stall, config.max_mb, config.stack_depth) == (1.5, 7, 4)
-    assert config.sources["stall"] == "argument"
-    assert config.sources["max_mb"] == "environment"
-    assert config.sources["stack_depth"] == "default"
 
 
 @pytest.mark.parametrize(
@@ -124,15 +100,6 @@ def test_an_unknown_name_is_told_with_a_proposal() -> None:
         "DISTTRACE_QQQ is no setting of disttrace; `disttrace info` lists the settings.",
         "DISTTRACE_STAL is no setting of disttrace; did you mean DISTTRACE_STALL?",
     ]
-
-
-def test_children_get_the_folder_and_what_differs() -> None:
-    """A child started elsewhere writes into the same folder, with the same settings."""
-    config, _ = resolve({"stall": 2.5, "heartbeat": False}, {"DISTTRACE_JOB": "j"})
-    assert to_environ(config, {"DISTTRACE_JOB": "j"}) == {
-        "DISTTRACE": "1", "DISTTRACE_DIR": os.path.abspath("disttrace-out"),
-        "DISTTRACE_STALL": "2.5", "DISTTRACE_JOB": "j", "DISTTRACE_HEARTBEAT": "off",
-    }  # fmt: skip
 
 
 def test_children_resolve_to_the_same_values() -> None:

@@ -64,7 +64,7 @@ def test_the_job_has_the_launchers_name(environ: dict[str, str], job: str) -> No
 @pytest.mark.parametrize(
     "environ",
     [
-        HYDRA, {"MASTER_ADDR": "llama-7b-master-0"}, {"SLURM_JOB_ID": ""},
+        HYDRA, LAUNCHED, {"MASTER_ADDR": "llama-7b-master-0"}, {"SLURM_JOB_ID": ""},
         {**IN_POD, "HOSTNAME": "api-6d4cf56db6-x7k2p", "MASTER_ADDR": "10.0.0.2"},
     ],
 )  # fmt: skip
@@ -188,13 +188,6 @@ def test_the_job_comes_from_the_best_source(environ: dict[str, str], job: str, s
     """An ancestor's word, then the scheduler's, then torchrun's."""
     found = Identity(environ)
     assert (found.job, found.job_source) == (job, source)
-
-
-def test_run_id_none_is_no_id() -> None:
-    """It is torchrun's default, and would join all jobs of a company."""
-    first, second = Identity(LAUNCHED), Identity(LAUNCHED)
-    assert first.job != second.job
-    assert first.job_source == "drawn"
 
 
 def test_an_agent_is_a_launch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,6 @@ from support.patches import leftovers
 from support.processes import clean_environ, is_running, python, run_program, wait_until
 
 
-def test_a_program_that_hangs_prints_its_stacks_and_dies() -> None:
-    """A hang ends within the limit, and the stack says where it was."""
-    outcome = python("-c", "def stuck():\n while True: pass\nstuck()", timeout=1.0)
-    assert outcome.hung
-    assert outcome.code == -6
-    assert "in stuck" in outcome.stderr
-
-
 def test_a_hung_worker_in_a_session_of_its_own_dies_too(tmp_path: Path) -> None:
     """What a hung program started, torchrun's workers for one, says where it was and is gone."""
     said = tmp_path / "stderr"  # of its own: two processes that write at once mix their lines

@@ -25,16 +25,6 @@ def hang(folder: Path, size: int = 4, count: int = 3) -> list[Journal]:
     return journals
 
 
-def dies_once(task: tuple[str, int]) -> int:
-    """The square of a number; 2 takes its worker down, the first time."""
-    folder, number = task
-    mark = Path(folder, "died")
-    if number == 2 and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number * number
-
-
 def done_by_another(mark: str, function: Callable[[Any], Any], task: Any) -> Any:
     """What a function makes of a task; the first one takes its worker down."""
     if not Path(mark).exists():

@@ -196,20 +196,6 @@ def _listens(port: int) -> bool:
     return True
 
 
-def test_each_panel_has_a_place_of_its_own() -> None:
-    """24 columns wide, and nothing covers anything."""
-    panels = json.loads((GRAFANA / "dashboard.json").read_text())["panels"]
-    cells = [
-        (x, y)
-        for place in (panel["gridPos"] for panel in panels)
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-    assert len(cells) == len(set(cells))
-    assert max(x for x, _ in cells) < 24
-    assert len({panel["id"] for panel in panels}) == len(panels)
-
-
 def test_the_collector_uses_what_it_defines() -> None:
     found = yaml.safe_load((GRAFANA / "collector.yaml").read_text())
     for pipeline in found["service"]["pipelines"].values():

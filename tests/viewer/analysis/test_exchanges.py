@@ -12,40 +12,12 @@ from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.process import Clock
-from support.journals import MS, T0, UNIX_NS, Journal, training, workers
+from support.journals import MS, T0, UNIX_NS, Journal, workers
 from support.scenes import steps
 
 
 def exchanges(folder: Path) -> Exchanges:
     return Exchanges(load([str(folder)]))
-
-
-def test_a_collective_has_expected_and_arrived_members(tmp_path: Path) -> None:
-    """Rank 1 comes last, by a microsecond, and all end."""
-    training(tmp_path, 2, 3)
-    found = exchanges(tmp_path)
-    rank = {p.index: p.rank for p in found.trace.processes}
-    assert found.collectives.height == 3
-    row = found.collectives.row(1, named=True)
-    assert (row["seq"], row["expected"], row["arrived"], row["ended"]) == (2, 2, 2, 2)
-    assert rank[row["last_process"]] == 1
-    assert row["first_ns"] == UNIX_NS + 2 * MS
-    assert row["last_ns"] == UNIX_NS + 2 * MS + 1000
-    assert row["end_ns"] == UNIX_NS + 2 * MS + 1000 + MS // 10
-    assert (row["pending"], row["alike"], row["errors"]) == (False, True, 0)
-
-
-def test_who_did_not_come_is_missing(tmp_path: Path) -> None:
-    """Two of four ranks are in it; one went elsewhere, one left no journal."""
-    journals = workers(tmp_path, 4)
-    for journal in journals[:3]:
-        call = journal.collective(journal.world())
-        if journal.rank != 1:
-            journal.begin(call, 5 * MS, q=1)
-    found = exchanges(tmp_path)
-    row = found.collectives.row(0, named=True)
-    assert (row["expected"], row["arrived"], row["ended"], row["pending"]) == (4, 2, 0, True)
-    assert found.participants([0])["group_rank"].to_list() in ([0, 2], [2, 0])
 
 
 def test_two_backends_of_a_group_count_for_themselves(tmp_path: Path) -> None:
@@ -127,15 +99,6 @@ def test_store_keys_tell_who_set_and_who_waits(tmp_path: Path) -> None:
     assert rank[found.keys["setter"][0]] == 0
     assert found.keys["first_set_ns"].to_list() == [UNIX_NS + MS + 100, None]
     assert found.keys["place"].n_unique() == 1
-
-
-def test_nothing_gives_empty_tables(tmp_path: Path) -> None:
-    """Every table exists without any operation."""
-    workers(tmp_path, 1)
-    found = exchanges(tmp_path)
-    for name in ("collectives", "messages", "key_events", "keys"):
-        assert getattr(found, name).height == 0
-    assert found.participants().height == 0
 
 
 def test_operations_come_in_order_of_begin_over_processes(tmp_path: Path) -> None:
@@ -270,13 +233,6 @@ def test_the_largest_group_within_reach_places_its_members() -> None:
     joined = [{1, 2}, {0, 1, 2}, {2, 3}, {5, 6}]
     assert _tree(0, joined, set()) == [(0, 1), (0, 2), (2, 3)]
     assert _tree(0, joined, {(0, 2)}) == [(0, 1), (1, 2), (2, 3)]
-
-
-def test_only_the_hull_decides() -> None:
-    """A bound that others imply changes no line."""
-    sharp = Bounds(0, ((0.0, 10.0), (1e9, 8.0), (2e9, 9.0)), ((0.0, 0.0), (2e9, 1.0)))
-    more = Bounds(0, (*sharp.upper, (5e8, 12.0)), (*sharp.lower, (1e9, -3.0)))
-    assert fit(more) == fit(sharp)
 
 
 def test_a_few_exchanges_give_no_drift(tmp_path: Path) -> None:

@@ -154,13 +154,6 @@ def test_the_newest_job_is_taken_unless_another_is_named(tmp_path: Path) -> None
         disttrace.load(tmp_path, job="x")
 
 
-def test_importing_brings_neither_torch_nor_polars() -> None:
-    """They come with the first call that needs them."""
-    code = "import sys, disttrace; "
-    code += "print({'torch', 'polars', 'disttrace_viewer'} & set(sys.modules))"
-    assert python("-c", code).check().stdout == "set()\n"
-
-
 @pytest.mark.parametrize("name", ["load", "diagnose", "stats"])
 def test_without_the_extra_its_name_is_told(name: str) -> None:
     """An ImportError with what to install, where no package is."""

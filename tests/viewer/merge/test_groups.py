@@ -151,16 +151,6 @@ def test_ids_do_not_depend_on_what_else_is_read(tmp_path: Path) -> None:
     assert len([one for one in found if one.startswith(f"{alone.id}-")]) == 2
 
 
-def test_a_group_has_the_id_that_otlp_gives_it(tmp_path: Path) -> None:
-    """Each member derives it by itself, from what it knows of where they met."""
-    for journal in workers(tmp_path, 2):
-        journal.world()
-    seen = survey([str(tmp_path)])
-    (group,) = seen.groups
-    alone = {seen.journals[m.process].definitions.group_id(m.number) for m in group.members}
-    assert alone == {group.id}
-
-
 @pytest.mark.parametrize("ended", [False, True])
 def test_no_group_spans_a_restart(tmp_path: Path, *, ended: bool) -> None:
     """All ranks of the first attempt are in one group, however short it was; no store is known."""

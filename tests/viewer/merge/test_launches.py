@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,6 @@ from disttrace_viewer.merge.surveying import Survey, survey
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.state import newest_try
 from support.journals import MS, T0, UNIX_NS, Journal, S, training, workers
-from support.processes import clean_environ
 from support.scenes import all_gone, findings
 
 
@@ -350,43 +346,18 @@ def test_roles_and_ranks_are_those_of_the_journal(tmp_path: Path) -> None:
     assert (by_pid[8].rank, by_pid[8].local_rank, by_pid[8].world_size) == (1, 1, 2)
 
 
-SWEEP = """
-import datetime, os, sys, time
-import torch, torch.distributed as dist
-mine, others, fails = sys.argv[1:]
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-dist.all_reduce(torch.ones(1))
-open(mine, "w").close()
-until = time.monotonic() + 60
-while not os.path.exists(others) and time.monotonic() < until:
-    time.sleep(0.05)
-dist.all_reduce(torch.ones(1))
-if fails:
-    raise ValueError("of this one alone")
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.skipif(find_spec("torch") is None, reason="the reader's slice is run without it")
 def test_programs_that_share_no_more_than_a_name_are_two_jobs(tmp_path: Path) -> None:
     """One fails, one is well; ranks without the others yet may belong to the name's, and stay."""
-    folder = tmp_path / "out"
-    environ = clean_environ(DISTTRACE="1", DISTTRACE_DIR=str(folder), DISTTRACE_JOB="sweep")
-    programs = [
-        subprocess.Popen(
-            [sys.executable, "-c", SWEEP, str(tmp_path / mine), str(tmp_path / other), fails],
-            env=environ,
-            stderr=subprocess.DEVNULL,
-        )
-        for mine, other, fails in (("a", "b", ""), ("b", "a", "yes"))
-    ]
-    assert [one.wait(100) for one in programs] == [0, 1]
-    assert {*map(frozenset, memberships(folder))} == {frozenset({one.pid}) for one in programs}
-    assert [job.id for job in survey([str(folder)]).jobs] == ["sweep", "sweep.2"]
-    for pid in (1, 2):
-        source = "DISTTRACE_JOB"
-        Journal(tmp_path / "late", pid=pid, rank=pid, world_size=4, job="x", job_source=source)
-    assert memberships(tmp_path / "late") == [{1, 2}]
+    for pid, world in ((1, 1), (2, 1), (3, 4), (4, 4)):
+        name = {"job": "sweep" if world == 1 else "late", "job_source": "DISTTRACE_JOB"}
+        rank = 0 if world == 1 else pid
+        journal = Journal(tmp_path, pid=pid, rank=rank, world_size=world, **name)
+        if world == 1:
+            journal.group(journal.numbered("store", type="HashStore", name="hash://", prefix=[]))
+            if pid == 1:
+                journal.fail(S, "ValueError", "of this one alone")
+    assert sorted(memberships(tmp_path), key=min) == [{1}, {2}, {3, 4}]
+    assert {job.id for job in survey([str(tmp_path)]).jobs} == {"sweep", "sweep.2", "late"}
 
 
 SAME = {"pid_ns": 5, "time_ns": 6, "ticks": 700}

@@ -13,7 +13,6 @@ import orjson
 import pytest
 
 from disttrace_viewer.api import load
-from support.both_readers import batch, differences, streaming
 from support.collector import SERVE, Collector, Received, exporting, serve_grpc
 from support.preloaded import torchrun
 from support.processes import clean_environ, companions, launcher, python, running, wait_until
@@ -166,14 +165,6 @@ def test_metrics_count_what_spans_show(job: tuple[Collector, Path]) -> None:
         newest[key] = point.as_int
     assert sum(newest.values()) == len(collector.operations())
     assert "disttrace.operation.duration" in collector.metrics
-
-
-def test_both_readers_know_the_same(job: tuple[Collector, Path]) -> None:
-    """Each field of each operation, whether files are read whole or followed."""
-    _, out = job
-    followed, whole = streaming(out), batch(out)
-    assert len(followed) > 100
-    assert differences(followed, whole) == []
 
 
 def test_afterwards_gives_the_same_spans(job: tuple[Collector, Path], tmp_path: Path) -> None:

@@ -4,20 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reliability.outcomes import differences, exceptions, normal
-
-STDERR = """\
-[rank1]: Traceback (most recent call last):
-[rank0]: Traceback (most recent call last):
-[rank1]:   File "/a/b.py", line 3, in step
-[rank0]:   File "/a/b.py", line 4, in step
-[rank1]: ValueError: the loss is not a number
-[rank1]: of two lines
-[rank0]: RuntimeError: [/w/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:53658: {}
-Traceback (most recent call last):
-torch.distributed.DistNetworkError: The client socket has timed out (localhost, {})
-terminate called after throwing an instance of 'gloo::EnforceNotMet'
-"""
+from reliability.outcomes import normal
 
 
 @pytest.mark.parametrize(
@@ -41,27 +28,3 @@ terminate called after throwing an instance of 'gloo::EnforceNotMet'
 def test_what_counts(one: str, other: str, *, same: bool) -> None:
     """Not ports, addresses, pids, places and times; numbers that mean something stay."""
     assert (normal(one) == normal(other)) is same
-
-
-def test_exceptions_are_told_apart_by_rank() -> None:
-    """Interleaved tracebacks give one first line each, aborts of C++ are among them."""
-    text = STDERR.format("Connection reset by peer", 29500)
-    assert exceptions(text) == {
-        "1": {"ValueError: the loss is not a number"},
-        "0": {"RuntimeError: the connection to a peer was lost"},
-        "": {
-            "torch.distributed.DistNetworkError: The client socket has timed out (ADDRESS)",
-            "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
-        },
-    }
-
-
-def test_a_difference_is_what_no_plain_run_shows() -> None:
-    """A program that ends in two ways is compared with both; a new way is told."""
-    plain = [{"exit code": "1", "stdout": "a"}, {"exit code": "134", "stdout": "a"}]
-    assert differences({"exit code": "134", "stdout": "a"}, plain[:1]) == ["exit code: 1 -> 134"]
-    assert differences({"exit code": "134", "stdout": "a"}, plain) == []
-    assert differences({"exit code": "0", "stdout": "a", "exceptions": "X"}, plain) == [
-        "exceptions:  -> X",
-        "exit code: 1 or 134 -> 0",
-    ]

@@ -61,28 +61,11 @@ def both_send_first(r: int, n: int) -> None:
     dist.recv(other(), 1 - r)
 
 
-@program(4, 0, 1, 2, 3, backend="fake")
-def pairs_in_groups(r: int, n: int) -> None:
-    pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
-    peer = (r + 2) % 4
-    dist.send(T, peer, group=pairs[r % 2])
-    dist.recv(other(), peer, group=pairs[r % 2])
-
-
 @program(2, 0, 1, backend="fake")
 def batches_one_by_one(r: int, n: int) -> None:
     for one in (dist.P2POp(dist.isend, T, 1 - r), dist.P2POp(dist.irecv, other(), 1 - r)):
         for work in dist.batch_isend_irecv([one]):
             work.wait()
-
-
-@program(2, 0, 1, backend="fake")
-def batch_waited_in_part(r: int, n: int) -> None:
-    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, T, 1 - r)])
-    for work in works:
-        work.wait()
-    dist.all_reduce(T.clone())
-    dist.recv(other(), 1 - r)
 
 
 @program(2, 0, 1, backend="fake")
@@ -116,19 +99,6 @@ def told_by_the_store(r: int, n: int) -> None:
     else:
         store.get("go")
         dist.recv(other(), 0)
-
-
-@program(2, 0, 1, backend="fake")
-def pipeline_head_on(r: int, n: int) -> None:
-    if r == 0:
-        dist.send(T, 1)
-        dist.send(T, 1)
-        dist.recv(other(), 1)
-        dist.recv(other(), 1)
-    else:
-        for _ in range(2):
-            dist.recv(other(), 0)
-            dist.send(T, 0)
 
 
 @program(3, 0, 1, 2, backend="fake")
@@ -202,22 +172,12 @@ def batch_before_a_collective(r: int, n: int) -> None:
 # -- healthy ---------------------------------------------------------------------------------------
 
 
-def _ping_pong(r: int) -> None:
+@program(2, device=True)
+def ping_pong(r: int, n: int) -> None:
     for _ in range(5):
         dist.send(T, 1) if r == 0 else dist.recv(other(), 0)
         dist.recv(other(), 1) if r == 0 else dist.send(T, 0)
-
-
-@program(2)
-def ping_pong(r: int, n: int) -> None:
-    _ping_pong(r)
-
-
-@program(2, device=True)
-def ping_pong_on_a_device(r: int, n: int) -> None:
-    _ping_pong(r)
-    dist.all_reduce(T.clone())
-    _ping_pong(r)
+        dist.all_reduce(T.clone())
 
 
 @program(3, device=True)

@@ -31,7 +31,7 @@ from disttrace_viewer.views.terminal.diagnosis import lines
 from support.journals import bulk
 from support.scenes import nobody_knows
 from support.splits import differing_by_workers, drawn, findings, losing
-from support.states import dies, dies_once, hang
+from support.states import dies, hang
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5, 100])
@@ -43,14 +43,6 @@ def test_any_split_into_tasks_gives_the_findings_of_the_whole(tmp_path: Path, ba
     split = folder.of_journals([str(tmp_path)], engine=drawn(batch), batch=batch)
     assert split == whole
     assert findings(split) == findings(whole)
-
-
-def test_a_pool_of_processes_lost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGKILL in mid-run: its batch is done once more, and the findings are the same."""
-    monkeypatch.setattr(folder, "WORKERS", 2)
-    tasks = [(str(tmp_path), number) for number in range(4)]
-    assert sorted(local(dies_once, tasks)) == [(n, n * n) for n in range(4)]
-    assert (tmp_path / "died").exists()
 
 
 def test_a_batch_that_ends_them_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,17 +59,6 @@ def test_a_batch_that_ends_them_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     judged = verdict(merged, look=nobody_knows)
     assert all(found.certainty == "likely" for found in judged.findings)
     assert "two processes ended while" in "\n".join(lines(judged.case, judged.findings))
-
-
-def test_a_local_dask_cluster(tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed")
-    hang(tmp_path, size=5)
-    with distributed.LocalCluster(
-        n_workers=1, processes=False, dashboard_address=":0", host="127.0.0.1", protocol="tcp"
-    ) as cluster:
-        engine = engine_of(cluster.scheduler_address)
-        found = folder.of_journals([str(tmp_path)], engine=engine, batch=2)
-    assert found == folder.of_journals([str(tmp_path)])
 
 
 @pytest.mark.parametrize("by", ["a pool", "Dask"])
@@ -107,18 +88,6 @@ def test_what_cannot_be_reached_is_a_sentence(
     said = capsys.readouterr().err
     assert says in said
     assert len(said.splitlines()) == 1
-
-
-def test_states_go_to_be_diagnosed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each host writes a file into one folder; journals need not move."""
-    hang(tmp_path / "journals")
-    assert main(["reduce", str(tmp_path / "journals"), "-o", str(tmp_path / "states")]) == 0
-    assert len(list((tmp_path / "states").iterdir())) == 1
-    assert main(["diagnose", str(tmp_path / "states")]) == 1
-    said = capsys.readouterr().out
-    assert said.startswith("1. ERROR missing_participant: Rank 3 never joined all_reduce #4")
-    (tmp_path / "other").mkdir()
-    assert main(["reduce", str(tmp_path / "other"), "-o", str(tmp_path / "none")]) == 2
 
 
 def test_a_file_that_holds_no_states(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import orjson
 import pytest
 
 from disttrace_viewer.commands import export
-from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views import jsonl
 from support.journals import MS, UNIX_NS, Journal, training, workers
@@ -192,13 +191,3 @@ def test_the_command_writes_the_newest_job_or_the_one_that_is_named(
     monkeypatch.setenv("DISTTRACE_DIR", str(tmp_path / "in"))
     assert run() == 0
     assert len(capfdbinary.readouterr().out.splitlines()) == 6
-
-
-def test_what_cannot_be_read_or_written_is_a_sentence(tmp_path: Path) -> None:
-    """With what to do, and exit code 2."""
-    with pytest.raises(ViewerError, match=r"no journals in .*: run the program with") as error:
-        run(str(tmp_path))
-    assert error.value.exit_code == 2
-    training(tmp_path, 1, 1)
-    with pytest.raises(ViewerError, match=r"cannot write .*/none/x: No such file or directory"):
-        run(str(tmp_path), "-o", str(tmp_path / "none" / "x"))

@@ -329,24 +329,6 @@ def rows(kinds: str, unusual: str = "", families: str = "") -> pl.DataFrame:
     )  # fmt: skip
 
 
-FOLDS: dict[str, tuple[str, str, list[Stretch]]] = {
-    "an iteration, with what is around it":
-        ("xy" + "abb" * 10 + "z", "", [Stretch(0, 2), Stretch(2, 32, 3), Stretch(32, 33)]),
-    "the shortest period wins": ("a" * 20, "", [Stretch(0, 20, 1)]),
-    "what repeats within a step is its part": (("a" * 12 + "bc") * 100, "", [Stretch(0, 1400, 14)]),
-    "folding must spare rows": ("ab" * 3, "", [Stretch(0, 6)]),
-    "nothing": ("", "", []),
-    "an unusual row is never folded":
-        ("a" * 41, "20", [Stretch(0, 20, 1), Stretch(20, 21), Stretch(21, 41, 1)]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("kinds", "unusual", "spans"), FOLDS.values(), ids=FOLDS)
-def test_what_is_folded(kinds: str, unusual: str, spans: list[Stretch]) -> None:
-    assert fold(rows(kinds, unusual)) == spans
-    assert (Stretch(2, 32, 3).repeats, Stretch(0, 7).repeats) == (10, 1)
-
-
 def test_a_rare_call_leaves_the_steps_between_folded() -> None:
     """Steps of three calls with a fourth at each tenth: one row in 31 is no iteration of 31."""
     spans = fold(rows(("abb" * 10 + "c") * 4))

@@ -24,14 +24,12 @@ from disttrace_viewer.analysis.exchanges import Exchanges, align
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.api import live
 from disttrace_viewer.diagnosis.job import verdict_on
-from disttrace_viewer.diagnosis.positions import RankPlace, places
+from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.terminal.diagnosis import details
 from disttrace_viewer.views.terminal.top import (
-    Headline,
     Snapshot,
-    TopRow,
     activity_of,
     lines,
     snapshot_of,
@@ -117,19 +115,6 @@ def test_every_picture_fits_and_never_without_the_culprit(tmp_path: Path) -> Non
     few = [line.plain for line in lines(found, 80, 9, details=beside)]
     assert len(few) <= 9
     assert not any("What to do" in line for line in few)
-
-
-def test_many_ranks_are_counted_and_lines_keep_their_numbers() -> None:
-    """What tells rows apart stays where it has to be shortened."""
-    at = "entry_point_with_a_long_name_of_a_file_that_is_longer.py:44"
-    place = RankPlace("in all_reduce", at, "running", "running", (), 0, culprit=False)
-    row = TopRow(place, "ranks 1, 3, 5, 7, 9, 11", (), (1, 3, 5, 7, 9, 11), None, None, None)
-    verdict = Headline("well", None, None, "", 0)
-    found = Snapshot(0, live=True, silent=False, jobs=(), processes=6, verdict=verdict,
-                     rows=(row,), ops_per_s=0.0, problems=0)  # fmt: skip
-    (shown,) = [line.plain for line in lines(found, 60) if "ranks:" in line.plain]
-    assert "6 ranks: 1 …" in shown
-    assert ".py:44 " in shown
 
 
 def test_places_in_many_groups_of_one_kind_are_one(tmp_path: Path) -> None:

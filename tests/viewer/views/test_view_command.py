@@ -85,13 +85,6 @@ def test_colour_is_for_terminals_and_can_be_refused(tmp_path: Path) -> None:
     assert ["\x1b" in text for text in refused] == [False] * 3
 
 
-def test_colour_if_wanted(tmp_path: Path, view: View, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FORCE_COLOR colours a pipe, for a pager that shows it."""
-    training(tmp_path)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert "\x1b[33m" in view(tmp_path)[1]
-
-
 def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
     """`disttrace view | head -1`: code 0, which no finding has, and no word."""
     training(tmp_path, world_size=64, steps=40)
@@ -121,18 +114,6 @@ def test_64_ranks_fit_80_columns(tmp_path: Path, view: View) -> None:
     assert "last: 61 x29" in text
     assert "missing: rank 61" in text
     assert not [line for line in lines if line.split()[-1:] and line.split()[-1] in ("+", "x")]
-
-
-def test_nothing_to_read_is_code_2(tmp_path: Path, view: View) -> None:
-    """And so is a filter that is none, with a sentence and no traceback."""
-    code, _, said = view(tmp_path)
-    assert code == 2
-    assert "no journals in" in said
-    training(tmp_path)
-    code, _, said = view(tmp_path, "--rank", "first")
-    assert code == 2
-    assert said.startswith("disttrace: --rank 'first' is no list of ranks")
-    assert "Traceback" not in said
 
 
 def test_width_bounds_every_line(tmp_path: Path, view: View) -> None:

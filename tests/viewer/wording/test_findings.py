@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, FAILED, SILENT, End
-from disttrace_viewer.findings.rules import ends, outside, process_failed, rendezvous_claims
+from disttrace_viewer.analysis.process_ends import FAILED, SILENT, End
+from disttrace_viewer.findings.rules import process_failed
 from disttrace_viewer.load.problems import ViewerError
-from disttrace_viewer.trace.model import JobTrace
-from disttrace_viewer.trace.process import Failure, Frame, Worker
+from disttrace_viewer.trace.process import Failure
 from disttrace_viewer.views.terminal.plan import parse_ranks, parse_time
 from disttrace_viewer.views.terminal.rows import common
-from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import (
     brief,
     duration,
@@ -28,77 +22,6 @@ from disttrace_viewer.wording.names import (
     tensors,
 )
 from disttrace_viewer.wording.sentences import ended, ranks
-
-
-def trace(size: int = 4) -> JobTrace:
-    """Ranks and nothing else."""
-    found = object.__new__(JobTrace)
-    ranks = [SimpleNamespace(rank=rank, label=f"rank {rank}") for rank in range(size)]
-    vars(found).update(processes=ranks)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("end", "one", "many"),
-    [
-        (End(CLEAN, 0), "has ended", "have ended"),
-        (End(SILENT, 0, -9), "was ended by SIGKILL", "were ended by SIGKILL"),
-        (End(SILENT, 0, -2), "was ended by SIGINT", "were ended by SIGINT"),
-    ],
-)
-def test_an_end_follows_one_subject_or_many(end: End, one: str, many: str) -> None:
-    assert (ended(end), ended(end, many=True)) == (one, many)
-
-
-def test_those_at_one_place_share_a_clause() -> None:
-    """By name, or as who was named just before; at several places by name again."""
-    here = "at loader.py:9 in load, not in any collective"
-    ends = [End(CLEAN if rank == 1 else ALIVE, 0) for rank in range(4)]
-    evidence = SimpleNamespace(
-        trace=trace(), ends=ends, stands=lambda _: Frame("/app/loader.py", 9, "load"),
-        inside=lambda _: None,
-    )  # fmt: skip
-    idle = lambda *_: None  # noqa: E731
-    case: Any = SimpleNamespace(
-        evidence=evidence, trace=evidence.trace, ends=ends, by_rank=list, at_work=idle, last=idle
-    )
-    where = partial(outside.where, case)
-    assert where([]) == ""
-    assert where([2]) == f"; rank 2 is {here}"
-    assert where([2], named=True) == f"; it is {here}"
-    assert where([2, 3], named=True) == f"; they are {here}"
-    assert where([1, 2, 3], named=True) == f"; rank 1 has ended, ranks 2, 3 are {here}"
-
-
-def test_a_worker_without_a_journal() -> None:
-    """What is sure, and what may only lack its journal, of one and of many."""
-    worker = Worker(0, 4711, "failed", 1, 0, 3, None)
-    both = [(s, m) for s in (True, False) for m in (False, True)]
-    words = [ends.words(worker, sure=s, many=m) for s, m in both]
-    assert words == [
-        "ended with exit code 3 before it used torch.distributed",
-        "ended with exit code 3 before they used torch.distributed",
-        "ended with exit code 3, and no journal of it was found",
-        "ended with exit code 3, and no journal of them was found",
-    ]
-
-
-def test_sides_are_told_in_the_order_given() -> None:
-    """The odd one first, with a verb of its own number."""
-    said = rendezvous_claims.world_size_summary(trace(3), {2: 4, 0: 3, 1: 3}, "tcp://a:1")
-    assert said.endswith("its world size at tcp://a:1: rank 2 claims 4 and ranks 0, 1 claim 3.")
-    assert sentences.have([1]) == "has"
-
-
-def test_a_failure_says_what_the_process_did_last_only_where_nothing_tells_more() -> None:
-    """``it lives on`` where a thread keeps it alive."""
-    end = End(SILENT, 0, lingers=True)
-    idle = lambda *_: None  # noqa: E731
-    evidence = SimpleNamespace(trace=trace(), ends=[end, end], whereabouts=idle)
-    case: Any = SimpleNamespace(evidence=evidence, trace=evidence.trace, last=idle)
-    said = process_failed.summary(case, [1], None, surely=True, first=False)
-    assert said.startswith("Rank 1 ended without an exit record")
-    assert said.endswith("; it lives on, for another thread still runs.")
 
 
 @pytest.mark.parametrize(
