@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -156,40 +157,22 @@ def test_one_process() -> None:
     assert len(calls.verdicts) == len(one_process.AT_MOST)
 
 
-@pytest.mark.long  # as test_one_process
-def test_two_processes() -> None:
-    """The ranks go through all tracers together, a checking group among them."""
-    (table,) = two_processes.measure(TINY).tables
-    assert names(table) == [*PYTHON_ISSUED, "send and recv", FUNCTIONAL]
-    assert "DETAIL" in table.columns
-    complete(table)
+PARTS = {
+    store_operations: ["HashStore.set", "HashStore.get", "TCPStore.set", "TCPStore.get"],
+    segment_lines: ["mapped", "written"],
+    journal_bytes: [kind.name for kind in journal_bytes.KINDS],
+    peak_memory: ["FSDP2"],
+    two_processes: [*PYTHON_ISSUED, "send and recv", FUNCTIONAL],
+}
 
 
-def test_store_operations() -> None:
-    """Both kinds of stores, both directions, and one goal."""
-    report = store_operations.measure(TINY)
-    (table,) = report.tables
-    assert names(table) == ["HashStore.set", "HashStore.get", "TCPStore.set", "TCPStore.get"]
-    (verdict,) = report.verdicts
-    assert verdict.goal == "Operations of a HashStore: at most 0.4 us"
-    complete(table)
-
-
-def test_segment_lines() -> None:
-    """Both kinds of segments, by the line and by the operation."""
-    lines, operations = segment_lines.measure(TINY).tables
-    assert names(lines) == ["mapped", "written"]
-    assert operations.columns == ("operation", "bare", "disttrace", "disttrace, written")
-    complete(operations)
-
-
-def test_journal_bytes() -> None:
-    """Every operation of every kind is in its journal."""
-    report = journal_bytes.measure(TINY)
-    (table,) = report.tables
-    assert names(table) == [kind.name for kind in journal_bytes.KINDS]
-    assert [row[1] for row in table.rows] == ["50"] * 4
-    assert all(verdict.met is not None for verdict in report.verdicts)
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__.rpartition(".")[2])
+def test_a_part(part: ModuleType) -> None:
+    """Its first table has a row for all that it measures, and each figure is a number."""
+    report = part.measure(TINY)
+    assert names(report.tables[0]) == PARTS[part]
+    for table in report.tables:
+        complete(table)
 
 
 def test_startup_time() -> None:
@@ -205,14 +188,6 @@ def test_a_start_that_fails_or_hangs_is_no_figure(tmp_path: Path) -> None:
         startup_time.cpu_time(start, "raise SystemExit(3)")
     with pytest.raises(TimeoutError, match=r"more than 0\.2 s"):
         startup_time.cpu_time(start, "import time; time.sleep(60)", limit=0.2)
-
-
-@pytest.mark.long  # as test_one_process
-def test_peak_memory() -> None:
-    """Sharded training gives a peak, or this torch is said to have none."""
-    (table,) = peak_memory.measure(TINY).tables
-    assert names(table) == ["FSDP2"]
-    complete(table)
 
 
 @pytest.mark.long  # as test_one_process

@@ -17,7 +17,7 @@ from support.processes import clean_environ, is_running, python, run_program, wa
 def test_a_hung_worker_in_a_session_of_its_own_dies_too(tmp_path: Path) -> None:
     """What a hung program started, torchrun's workers for one, says where it was and is gone."""
     said = tmp_path / "stderr"  # of its own: two processes that write at once mix their lines
-    child = "def stuck():\\n while True: pass\\nprint(flush=True)\\nstuck()"
+    child = "import time\\ndef stuck():\\n time.sleep(60)\\nprint(flush=True)\\nstuck()"
     code = (
         "import subprocess, sys\n"
         f"subprocess.run([sys.executable, '-c', '{child}'], start_new_session=True,"

@@ -107,30 +107,11 @@ def test_all_in_and_begun_by_the_device(tmp_path: Path) -> None:
     assert "the device began it on all ranks" in found.summary
 
 
-REPORTED: dict[str, tuple[str, Last, tuple[str, ...], tuple[int, ...]]]
-REPORTED = {
-    # pytorch/pytorch#140563: the host stands in the name, too
-    "names with hosts": (
-        "nccl_trace_rank_container-node02_", {r: [waiting()] * (r != 2) for r in range(4)},
-        ("rank 2 has enqueued nothing",), (2,),
-    ),
-    # MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark#132: a gather of logits
-    "a gather of two": (
-        "comm_lib_trace_rank_",
-        {r: [waiting("_all_gather_base", seq=4)] if r else [] for r in range(4)},
-        ("all_gather_into_tensor #4",), (0,),
-    ),
-    # pytorch/pytorch#196968: who raised is held in its teardown, and leaves no dump
-    "only those who wait": ("trace_rank_", {r: [waiting()] for r in (1, 2, 3)}, ("rank 0",), ()),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REPORTED)
-def test_dumps_as_public_reports_have_them(tmp_path: Path, name: str) -> None:
-    prefix, last, says, culprits = REPORTED[name]
-    found = job(tmp_path, last, name=prefix).findings[0]
-    assert (found.kind, found.culprit_ranks) == ("missing_participant", culprits)
-    assert all(words in found.summary for words in says), found.summary
+def test_a_host_may_stand_in_the_name(tmp_path: Path) -> None:
+    """As in pytorch/pytorch#140563."""
+    (found,) = job(tmp_path, without(2), name="nccl_trace_rank_container-node02_").findings
+    assert (found.kind, found.culprit_ranks) == ("missing_participant", (2,))
+    assert "rank 2 has enqueued nothing" in found.summary
 
 
 def later(seq: int, op: str = "all_reduce") -> dict[str, Any]:

@@ -329,18 +329,17 @@ def said(asked: Path, out: Path, capfd: pytest.CaptureFixture[str]) -> list[str]
     return found
 
 
-@pytest.mark.parametrize("layout", ["by host", "mixed"])
-def test_commands_agree(tmp_path: Path, layout: str, capfd: pytest.CaptureFixture[str]) -> None:
-    flat, other = tmp_path / "flat", tmp_path / "other"
+def test_commands_agree(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of a folder by host, of one part of it, and where some lie by host and some beside it."""
+    flat, other, mixed = tmp_path / "flat", tmp_path / "other", tmp_path / "mixed"
     hang(flat)
-    shutil.copytree(flat, other)
-    by_host(other, "*" if layout == "by host" else "job-host-4000")
-    known = said(flat, tmp_path / "out0", capfd)
+    for folder, which in ((other, "*"), (mixed, "job-host-4000")):
+        shutil.copytree(flat, folder)
+        by_host(folder, which)
+    known = said(flat, tmp_path / "out", capfd)
     assert "missing_participant" in known[0]
-    assert said(other, tmp_path / "out1", capfd) == known
-    if layout == "by host":
-        assert said(other / "job", tmp_path / "out2", capfd) == known
-        assert said(other / "job" / "host", tmp_path / "out3", capfd) == known
+    for number, asked in enumerate((other, mixed, other / "job" / "host")):
+        assert said(asked, tmp_path / f"out{number}", capfd) == known
 
 
 def test_scrapes_find_what_lies_by_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,12 +366,11 @@ for command in (
 """
 
 
-@pytest.mark.parametrize("named", ["folder", "journals"])
-def test_every_command_reads_it(tmp_path: Path, named: str) -> None:
+def test_every_command_reads_names_of_bytes(tmp_path: Path) -> None:
     """As it reads the same journals under other names; states of them travel, too."""
-    folder = tmp_path / (os.fsdecode(b"caf\xe9") if named == "folder" else "plain")
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
     training(folder)
-    for path in list(folder.iterdir()) if named == "journals" else ():
+    for path in list(folder.iterdir()):
         path.rename(folder / path.name.replace("job-", os.fsdecode(b"j\xf6b-"), 1))
     done = python("-c", PROGRAM, folder, tmp_path / "out", LC_ALL="C.UTF-8").check()
     assert orjson.loads(done.stdout[done.stdout.rindex("\n{") :])["healthy"] is True

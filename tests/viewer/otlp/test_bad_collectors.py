@@ -71,9 +71,6 @@ BAD: dict[str, Callable[[str], Any]] = {
 }  # fmt: skip
 
 
-FIRST = (("silent", "grpc"), ("refusing", "http/protobuf"))
-
-
 def loader(out: Path, protocol: str, endpoint: str, **more: Any) -> Outcome:
     """The DataLoader program with two ranks, exported to ``endpoint``."""
     return torchrun(
@@ -82,14 +79,8 @@ def loader(out: Path, protocol: str, endpoint: str, **more: Any) -> Outcome:
     )  # fmt: skip
 
 
-EVERY = [
-    pytest.param(kind, protocol, marks=() if (kind, protocol) in FIRST else pytest.mark.long)
-    for kind in sorted(BAD)
-    for protocol in ("grpc", "http/protobuf")
-]
-
-
-@pytest.mark.parametrize(("kind", "protocol"), EVERY)
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize("kind", sorted(BAD))
 def test_a_program_does_not_notice(kind: str, protocol: str, tmp_path: Path) -> None:
     """Forking DataLoader included: same output, exit code 0; the loss is counted, in one place."""
     with BAD[kind](protocol) as endpoint:
