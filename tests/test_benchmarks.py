@@ -27,7 +27,7 @@ from benchmarks.recorder import (
 from benchmarks.recorder.journalled import Origin, begins, origins
 from benchmarks.recorder.scale import TINY
 from benchmarks.recorder.series import Spread, added, ratio, relative, spread
-from benchmarks.report import BEGIN, END, Report, Table, Verdict, document, markdown, replaced
+from benchmarks.report import BEGIN, END, Table, replaced
 from benchmarks.steps import whole_steps
 from benchmarks.viewer import latency, live_judge
 from benchmarks.viewer.growth import exponent
@@ -64,26 +64,6 @@ def test_figures_of_a_run() -> None:
     assert not Spread(0.5, 1.0, 2.0).holds_zero
     assert exponent([1, 2, 4, 8], [3, 6, 12, 24]) == pytest.approx(1)
     assert exponent([1, 2, 4, 8], [1, 4, 16, 64]) == pytest.approx(2)
-
-
-def test_a_page_is_aligned_markdown_and_goals_come_first() -> None:
-    """Words stand left, figures right, and a note follows. A verdict has three values, and all of
-    them are printed.
-    """
-    table = Table("Costs", ("operation", "us", ""), (("send", "1.0", "met"),), "Measured.")
-    assert markdown(table) == (
-        "### Costs\n\n"
-        "| operation | us  |     |\n"
-        "| --------- | --: | --- |\n"
-        "| send      | 1.0 | met |\n"
-        "\nMeasured.\n"
-    )
-    verdicts = tuple(Verdict(f"goal {met}", "1", met) for met in (True, False, None))
-    text = document([Report((table,), verdicts)], "Python, torch.")
-    words = re.findall(r"goal \w+ +\| 1 +\| (.*?) +\|", text)
-    assert words == ["met", "**not met**", "cannot tell"]
-    assert text.startswith("Python, torch.\n\n### Goals")
-    assert text.index("### Goals") < text.index("### Costs")
 
 
 def test_figures_replace_what_stands_between_the_marks() -> None:

@@ -201,14 +201,6 @@ def test_info_tells_every_setting_and_its_source_and_what_is_captured(tmp_path: 
         assert all(capture["parts"])
 
 
-def test_info_as_text_fits_the_data() -> None:
-    """The text names the settings, the folder and the version."""
-    code, stdout, stderr = disttrace("info")
-    assert (code, stderr) == (0, "")
-    for expected in ("disttrace ", "orjson ", "DISTTRACE_STORE_TRACE ", "records are "):
-        assert f"  {expected}" in stdout
-
-
 @pytest.mark.parametrize(
     ("value", "enabled", "told"),
     [

@@ -84,22 +84,3 @@ def test_users_pages_are_short() -> None:
     pages = sorted((ROOT / "docs").glob("*.md"))
     assert len(pages) > 20
     assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) < 25_000
-
-
-PAGE = (ROOT / "docs" / "dev" / "expected.md").read_text(encoding="utf-8")
-TABLE = PAGE.partition("\n## ")[0]
-ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", TABLE, re.MULTILINE)[1:]
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_what_shows_it_is_there(row: tuple[str, str, str]) -> None:
-    """Tests and targets that a row names exist; without any it says that it was run by hand."""
-    _, here, how = row
-    tests = re.findall(r"`((?:\w+/)+|(?:\w+/)*test_\w+\.py)`", how)
-    targets = re.findall(r"`make ([a-z-]+)`", how)
-    assert [name for name in tests if not (ROOT / "tests" / name).exists()] == []
-    assert set(targets) <= TARGETS
-    pages = re.findall(r"\]\(([\w/]+\.md)\)", how)
-    by_hand = re.search(r"\brun\b", how)
-    assert tests or targets or pages or by_hand or here.startswith("no:")

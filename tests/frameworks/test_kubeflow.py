@@ -1,4 +1,4 @@
-"""The manifests of ``docs/cluster.md``: Kubeflow's models know them, and as pods they tell a hang.
+"""The manifests of ``docs/cluster.md``: as pods they tell a hang.
 
 There is no cluster here. A pod is a process with its own host name and file of hosts, and with the
 variables that training-operator 1.9 (``pytorch/envvar.go``) and Trainer 2.3 (``plugins/torch``)
@@ -8,7 +8,6 @@ set; labels are those of training-operator and of JobSet. Only the port is a fre
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sys
 from dataclasses import dataclass
@@ -19,9 +18,8 @@ import orjson
 import pytest
 
 from disttrace_viewer.merge.reader import load
-from frameworks.libraries import environment
 from frameworks.test_frameworks import disttrace, running, wait_for
-from support.processes import ROOT, Outcome, clean_environ, free_port, run_program
+from support.processes import ROOT, clean_environ, free_port
 
 yaml = pytest.importorskip("yaml")
 pytestmark = pytest.mark.long
@@ -37,29 +35,7 @@ for step in range(4):
     dist.all_reduce(torch.ones(4))
 """
 LINE = next(n for n, text in enumerate(TRAINING.splitlines(), 1) if "here it hangs" in text)
-KNOWN = {
-    "PyTorchJob": """
-import json, sys, types
-import kubernetes.client.models
-from kubernetes.client import ApiClient
-from kubeflow.training import models
-vars(kubernetes.client.models).update(vars(models))
-given = json.load(open(sys.argv[1]))
-client = ApiClient()
-answer = types.SimpleNamespace(data=json.dumps(given))
-kept = client.sanitize_for_serialization(client.deserialize(answer, models.KubeflowOrgV1PyTorchJob))
-assert kept == given, f"unknown fields: {given} became {kept}"
-""",
-    "TrainJob": """
-import json, sys
-from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
-given = json.load(open(sys.argv[1]))
-kept = TrainerV1alpha1TrainJob.from_dict(given).to_dict()
-assert kept == given, f"unknown fields: {given} became {kept}"
-""",
-}
-PACKAGES = {"PyTorchJob": "kubeflow-training==1.9.4", "TrainJob": "kubeflow-trainer-api==2.3.0"}
-KINDS = tuple(KNOWN)
+KINDS = ("PyTorchJob", "TrainJob")
 
 
 def manifest(kind: str) -> dict[str, Any]:
@@ -109,24 +85,6 @@ def pods(kind: str, port: int) -> list[Pod]:
         )
         for index, host in enumerate(hosts)
     ]
-
-
-def checked(kind: str, job: dict[str, Any], folder: Path) -> Outcome:
-    """What Kubeflow's own models say of a manifest."""
-    program, given = folder / "known.py", folder / "given.json"
-    program.write_text(KNOWN[kind])
-    given.write_text(json.dumps(job))
-    return run_program([environment(PACKAGES[kind]) / "python", program, given], clean_environ())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_kubeflows_models_know_every_field(kind: str, tmp_path: Path) -> None:
-    """And not one that is spelt wrong, deep inside."""
-    job = manifest(kind)
-    checked(kind, job, tmp_path).check()
-    for field in ("image", "command", "persistentVolumeClaim"):
-        wrong = json.loads(json.dumps(job).replace(f'"{field}"', f'"{field}s"'))
-        assert "unknown fields" in checked(kind, wrong, tmp_path).stderr
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["label", "pods"])

@@ -1,17 +1,12 @@
-"""Every regular expression of the product, and how long each takes for texts made against it."""
+"""Every regular expression of the product, and whether its form takes linear time."""
 
 from __future__ import annotations
 
 import ast
-import faulthandler
 import importlib
-import itertools
 import pkgutil
-import random
 import re
-import signal
 import sys
-import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -327,114 +322,16 @@ def _asserts(nodes: Nodes) -> bool:
     return any(str(code) in ("AT", "ASSERT", "ASSERT_NOT") for code, _ in _inside(nodes))
 
 
-# -- how long it takes -----------------------------------------------------------------------------
-
-FEW, MORE = 1_000, 16_000
-SOON_S = 0.0008
-"""What a linear search in ``FEW`` characters is well within, and one that is not is beyond."""
-LONG_S = 0.3
-"""What a linear search in 64,000 is within, and a quadratic one ten times beyond."""
-GROWTH = 9.0
-"""Of the time from ``MORE`` characters to four times as many: 4, and 16 if it is quadratic."""
-
-
-class _LateError(Exception):
-    """It takes too long: measured no further."""
-
-
-def pieces(pattern: str | bytes, flags: int) -> list[str]:
-    """Texts of up to four characters: of each class, each letter, and what stands side by side."""
-    order = _order(pattern, flags)
-    kinds: dict[tuple[bool, ...], str] = {}
-    for character in sorted(ALPHABET, key=lambda c: (not c.isalnum(), not c.isprintable(), c)):
-        kinds.setdefault(tuple(character in each for each in order), character)
-    letters = list(kinds.values())
-    drawn = random.Random(repr(pattern))
-    walk = _walk(order)
-    classes = [c for c in letters if sum(c in each for each in order) > 1] or letters
-    pairs = [a + b for a in classes[:7] for b in classes[:7]]
-    longer = ["".join(drawn.choices(classes, k=n)) for n in (3, 4) for _ in range(12)]
-    beside = [walk[i : i + n] for i in range(len(walk)) for n in (2, 3, 4)]
-    found = {
-        *letters[:12], "a", "a.", "a-", "a:", "1 ", *beside[:12],
-        *drawn.sample(beside, min(len(beside), 20)),
-    }  # fmt: skip
-    return sorted({*found, *pairs, *longer} - {""})
-
-
-def begins(pattern: str | bytes, flags: int) -> str:
-    """How what it matches begins."""
-    return _walk(_order(pattern, flags))[:10]
-
-
-def _order(pattern: str | bytes, flags: int) -> list[Set]:
-    look = _Look(flags=flags)
-    return [
-        look.characters([node])
-        for node in _inside(list(PARSER.parse(pattern, flags).data))
-        if str(node[0]) in ("LITERAL", "NOT_LITERAL", "IN", "ANY")
-    ]
-
-
-def _walk(order: list[Set]) -> str:
-    return "".join(min(each, key=lambda c: (not c.isalnum(), c), default="") for each in order)
-
-
-def slow(pattern: str | bytes, flags: int) -> Iterator[str]:
-    """The pieces that, repeated, take this pattern more than linear time."""
-    compiled = re.compile(pattern, flags)
-
-    start = begins(pattern, flags)
-
-    def seconds(before: str, piece: str, length: int) -> float:
-        text: Any = before + piece * (length // len(piece)) + "\1"
-        text = text.encode() if isinstance(pattern, bytes) else text
-        signal.setitimer(signal.ITIMER_PROF, 4)
-        try:
-            begin = time.process_time()
-            for _ in compiled.finditer(text):
-                pass
-            compiled.fullmatch(text)
-            return time.process_time() - begin
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-
-    first = {}
-    for text in itertools.product({"", start}, pieces(pattern, flags)):
-        try:
-            first[text] = seconds(*text, FEW)
-        except _LateError:
-            yield f"{text!r} ends not in time"
-            return
-    longest = sorted(first, key=lambda text: -first[text])[:3]
-    for text in (text for text in longest if first[text] > SOON_S):
-        try:
-            more = min(seconds(*text, 4 * MORE) for _ in range(2))
-            few = min(seconds(*text, MORE) for _ in range(3)) if more > LONG_S else more
-        except _LateError:
-            yield f"{text!r} ends not in time"
-            return
-        if more > GROWTH * few:
-            yield f"{text!r}: {few:.2f} s, {more:.2f} s of four times as many"
-
-
-def _late(*_: object) -> None:
-    raise _LateError
-
-
 def main() -> int:
-    """Print what is wrong by ``--form`` or ``--time``, of all patterns or one."""
-    faulthandler.dump_traceback_later(100, exit=True)
-    signal.signal(signal.SIGPROF, _late)
-    wrong = faults if sys.argv[1] == "--form" else slow
-    given: Found = {(sys.argv[2], 0): "given"} if sys.argv[2:] else of_product()
-    count = 0
-    for (pattern, flags), where in given.items():
-        for each in wrong(pattern, flags):
-            print(f"{where}: {pattern!r}: {each}")
-            count += 1
-    print(len(given), "patterns")
-    return min(count, 100)
+    """Print what is wrong by their form with patterns of the product."""
+    given = of_product()
+    wrong = [
+        f"{where}: {pattern!r}: {each}"
+        for (pattern, flags), where in given.items()
+        for each in faults(pattern, flags)
+    ]
+    print(*wrong, f"{len(given)} patterns", sep="\n")
+    return min(len(wrong), 100)
 
 
 if __name__ == "__main__":

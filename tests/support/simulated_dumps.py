@@ -25,7 +25,6 @@ class Call:
     op: str = "all_reduce"
     messages: tuple[tuple[str, int], ...] = ()
     reads: bool = False
-    size: int = 4
     line: int = 7
 
 
@@ -33,9 +32,8 @@ class Call:
 class Fault:
     """What is wrong with some ranks (``who``) from their call number ``at`` on.
 
-    ``missing``: the host stops before it. ``left out``: it passes it over. ``other``: it calls
-    another operation there. ``stuck``: the device is at it for ever. ``unseen``: its end, and all
-    later ones, is seen by neither host nor recorder. ``network``: nobody's device ends it.
+    ``missing``: the host stops before it. ``unseen``: its end, and all later ones, is seen by
+    neither host nor recorder.
     """
 
     kind: str
@@ -91,17 +89,11 @@ def _issue(one: Rank, groups: Mapping[str, Sequence[int]], fault: Fault, at_s: f
     last = one.issued[-1] if one.issued else None
     if last is not None and last.call.reads and not last.known:
         return False
-    guilty = one.rank in fault.who
-    if guilty and fault.kind == "left out" and one.place == fault.at:
-        one.place += 1
-    if one.place >= len(one.program) or (
-        guilty and fault.kind == "missing" and one.place >= fault.at
-    ):
+    missing = fault.kind == "missing" and one.rank in fault.who and one.place >= fault.at
+    if one.place >= len(one.program) or missing:
         return False
     call, number = one.program[one.place], one.place
     one.place += 1
-    if guilty and fault.kind == "other" and number == fault.at:
-        call = Call(call.group, "broadcast" if call.op != "broadcast" else "all_reduce")
     if call.messages:
         p2p, seq = one.count("p2p", call.group), one.counts.get(("seq", call.group), 0)
         me = one.rank
@@ -121,30 +113,25 @@ def _issue(one: Rank, groups: Mapping[str, Sequence[int]], fault: Fault, at_s: f
 def _devices(ranks: Sequence[Rank], groups: Mapping[str, Sequence[int]], fault: Fault) -> bool:
     at: dict[Key, dict[int, Issued]] = {}
     for one in ranks:
-        for item in _active(one, fault):
+        for item in _active(one):
             for key in item.keys:
                 at.setdefault(key, {})[one.rank] = item
     moved = False
     for one in ranks:
-        guilty = one.rank in fault.who
-        for item in _active(one, fault):
-            stopped = item.number >= fault.at and (
-                fault.kind == "network" or (guilty and fault.kind == "stuck")
-            )
-            if stopped or not all(_met(key, ranks, groups, at) for key in item.keys):
+        unseen = fault.kind == "unseen" and one.rank in fault.who
+        for item in _active(one):
+            if not all(_met(key, ranks, groups, at) for key in item.keys):
                 continue
             item.over = moved = True
-            item.known = not (guilty and fault.kind == "unseen" and item.number >= fault.at)
+            item.known = not (unseen and item.number >= fault.at)
     return moved
 
 
-def _active(one: Rank, fault: Fault) -> list[Issued]:
+def _active(one: Rank) -> list[Issued]:
     first: dict[Key, Issued] = {}
     for item in one.issued:
         if not item.over:
             first.setdefault(item.stream, item)
-            if one.rank in fault.who and fault.kind == "stuck" and item.number >= fault.at:
-                break  # it is at this one, and comes to none after it
     return list(first.values())
 
 
@@ -152,25 +139,16 @@ def _met(
     key: Key, ranks: Sequence[Rank], groups: Mapping[str, Sequence[int]],
     at: Mapping[Key, Mapping[int, Issued]],
 ) -> bool:  # fmt: skip
-    """Whether all that take part are at it, with the same operation, or through it."""
+    """Whether all that take part are at it, or through it."""
     members = key[1:3] if key[0] == "message" else groups[key[1]]
-    ops = set()
-    for member in members:
-        item = at.get(key, {}).get(member) or next(
-            (i for i in ranks[member].issued if i.over and key in i.keys), None
-        )
-        if item is None:
-            return False
-        ops.add("messages" if item.call.messages else item.call.op)
-    return len(ops) == 1
+    return all(
+        member in at.get(key, {}) or any(i.over and key in i.keys for i in ranks[member].issued)
+        for member in members
+    )
 
 
-def dumped(
-    one: Rank, groups: Mapping[str, Sequence[int]], *, version: str, backend: str = "nccl",
-    active: bool = False, ring: int = 2_000,
-) -> dict[str, Any]:  # fmt: skip
-    """A rank's newest entries; ``active``: those in flight. gloo's has no messages."""
-    host = backend == "gloo"
+def dumped(one: Rank, groups: Mapping[str, Sequence[int]], *, version: str) -> dict[str, Any]:
+    """A rank's entries in flight."""
     mine = {name: ranks for name, ranks in groups.items() if one.rank in ranks}
     ids = {name: number for number, name in enumerate(mine)}
     kept: list[tuple[bool, dict[str, Any]]] = []
@@ -180,25 +158,21 @@ def dumped(
         number = item.p2p if call.messages else item.seq
         done = number if item.known else status.get(str(ids[name]), (0, 0))[1]
         status[str(ids[name])] = number, done
-        if call.messages and host:
-            continue
         parts = [f"{op} {_facing(groups[name], one.rank, op, peer)}" for op, peer in call.messages]
         for place, part in enumerate([*parts, *(["coalesced"] * bool(parts))] or [call.op]):
             bears = not parts or place == len(parts)
-            state = "completed" if item.known and bears and not host else "scheduled"
+            state = "completed" if item.known and bears else "scheduled"
             found = entry(
                 part, item.seq, at_s=item.at_s + place * 1e-6, state=state,
                 group=(name, "default_pg" if name == DEFAULT else f"group {name}"),
-                pg_id=ids[name], sizes=((call.size,),), backend=backend, line=call.line,
+                pg_id=ids[name], sizes=((4,),), backend="nccl", line=call.line,
                 p2p=item.p2p if parts else None, retired=item.known and bears,
             )  # fmt: skip
             found["op_id"] = item.seq + item.p2p
             found["p2p_seq_id"] = item.p2p
             kept.append((item.known, found))
-    oldest = next((place for place, (known, _) in enumerate(kept) if not known), len(kept))
-    first = min(oldest, len(kept) - min(ring, len(kept)))  # no host runs as far ahead as a ring
-    entries = [found for known, found in kept[first:] if not (active and known)]
-    first += (len(kept) - first - len(entries)) if active else 0
+    entries = [found for known, found in kept if not known]
+    first = len(kept) - len(entries)
     descs = {name: "default_pg" if name == DEFAULT else f"group {name}" for name in mine}
     return dump(entries, groups=mine, first=first, version=version, status=status, descs=descs)
 

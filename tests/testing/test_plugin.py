@@ -150,22 +150,6 @@ def test_what_is_a_fault_of_the_ranks(kind: str, severity: str, *, fault: bool) 
 
 
 @pytest.mark.long
-def test_a_slow_rank_is_no_hang(tmp_path: Path) -> None:
-    """It sleeps most of the time, so nobody gets the CPU for longer than the limit."""
-    text = """
-import time, pytest, torch, torch.distributed as dist
-
-@pytest.mark.distributed(2)
-def test_slow():
-    for step in range(12):
-        time.sleep(0.4 if dist.get_rank() else 0)
-        dist.all_reduce(torch.ones(1))
-"""
-    done = run(tmp_path, "--dist-stall=1", text=text)
-    assert "1 passed" in done.stdout, done.stdout
-
-
-@pytest.mark.long
 def test_workers_of_xdist_share_no_port(tmp_path: Path) -> None:
     text = """
 import pytest, torch, torch.distributed as dist

@@ -13,9 +13,6 @@ from disttrace_viewer.analysis.align import (
     AlignedSide,
     compare,
     medians_if_slower,
-    opening,
-    runs,
-    steps,
 )
 from disttrace_viewer.analysis.streams import Callers, RunCall, tokens
 from disttrace_viewer.evidence.wait import cycles, ring
@@ -68,39 +65,11 @@ def test_what_differs(a: str, b: str, expected: list[tuple[str, str]]) -> None:
     assert told(side(a), side(b)) == expected
 
 
-def test_other_arguments_are_a_change_of_the_same_call() -> None:
-    """With how many calls have them."""
-    a, b = side("iabab"), side("iabab", b=2)
-    assert told(a, b) == [("first_divergence", "bb"), ("changed", "bb")]
-    assert compare(a, b)[1].counts == (2, 2)
-
-
 def test_sizes_of_data_are_no_change() -> None:
     """A call whose size varies all the time has other ones in another run."""
     a = AlignedSide([1] * 40, list(range(40)))
     b = AlignedSide([1] * 40, list(range(100, 140)))
     assert [one.kind for one in compare(a, b)] == [align.FIRST]
-
-
-def test_steps_begin_where_the_loop_does() -> None:
-    """Also where a call comes several times in a step, and with steps that do more."""
-    text = [ord(c) for c in "i" + ("axxb" * 9 + "axxbd") * 4 + "z"]
-    first = opening(text, text)
-    assert first == ord("a")
-    found = runs(steps(text, first))
-    assert ["".join(map(chr, step)) for step, _ in found[:3]] == ["i", "axxb", "axxbd"]
-    assert [count for _, count in found[:3]] == [1, 9, 1]
-
-
-def test_lines_move_with_what_they_call() -> None:
-    """A new line above, in another folder, and one that is called the same from another line."""
-    a = [call("all_reduce", 10), call("broadcast", 12), call("all_reduce", 14, size=8)]
-    rows = [("all_reduce", 10, 1), ("all_reduce", 20, 4), ("broadcast", 22, 4)]
-    rows += [("all_reduce", 24, 8)]
-    b = [call(op, line, size=size, file="/b/train.py") for op, line, size in rows]
-    of_a, of_b = tokens(a, b)
-    assert of_b[1:] == of_a
-    assert of_b[0] not in of_a
 
 
 def test_callers_tell_apart_what_a_helper_does() -> None:

@@ -12,7 +12,7 @@ import disttrace
 from disttrace import cli
 from disttrace_viewer.api import Stats, ViewerError, load
 from support.journals import MS, UNIX_NS, Journal, training, work_steps, workers
-from support.scenes import hang_without, steps
+from support.scenes import steps
 
 START = 100 * MS
 LATE = 40 * MS
@@ -326,10 +326,3 @@ def test_the_devices_time_counts(tmp_path: Path, measured: int, clock: str, seco
     rows = disttrace.load(str(tmp_path)).collectives.to_dicts()
     (one,) = [row for row in rows if row["op"] == "all_reduce"]
     assert (one["clock"], one["algbw"]) == (clock, pytest.approx(4000 / seconds))
-
-
-def test_waits_that_never_ended_belong_to_none_where_no_verdict_is_given(tmp_path: Path) -> None:
-    """As where only the exchanges are looked at."""
-    for _ in hang_without(tmp_path, 2, 1):
-        pass
-    assert [*load(str(tmp_path)).waits.never] == [None]

@@ -334,9 +334,7 @@ def test_who_is_behind_in_turns_and_waits_for_one_that_is_ahead_is_not_named(
             journal.run(scatter, 190 * MS, 2 * MS, q=3)
         if rank:
             journal.begin(journal.store_call("get", 50), 200 * MS, k="CUDASymmetricMemory/3/0")
-    found = only(findings(tmp_path))
-    assert found.kind == "store_key_missing"
-    assert ranks(tmp_path, found.culprits) == odd
+    found = finds(tmp_path, "store_key_missing", odd)
     went = "rank 2 came to turn 3 without scatter #3 of the default group (train.py:10)"
     assert (went in found.summary) == (odd == [2])
 

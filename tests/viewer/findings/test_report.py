@@ -13,7 +13,6 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from disttrace.cli import main
-from disttrace_viewer.diagnosis.report import report
 from disttrace_viewer.findings.finding import KINDS
 from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.views.terminal.diagnosis import lines
@@ -222,17 +221,6 @@ def test_colour_is_asked_for_by_variables(
     monkeypatch.setenv(color, "1")
     main(["diagnose", str(tmp_path)])
     assert ("\x1b[" in capsys.readouterr().out) is expected
-
-
-def test_what_is_read_and_what_is_missing_is_said(tmp_path: Path) -> None:
-    """A rank without a journal is in the coverage."""
-    for journal, _ in steps(tmp_path, 3):
-        if journal.rank == 2:
-            journal.remove()
-    case, found = verdict(tmp_path)
-    told = report(case, found)["coverage"]
-    assert told["missing_ranks"] == [2]
-    assert [j["state"] for j in told["journals"]] == ["whole", "whole"]
 
 
 def test_each_kind_has_its_section_in_the_docs() -> None:

@@ -289,14 +289,6 @@ def test_what_is_forbidden_is_named(what: str, commands: list[str], tmp_path: Pa
         )
 
 
-def test_nothing_at_all_is_a_problem_and_no_error(tmp_path: Path) -> None:
-    """An empty folder gives an empty trace; a folder that does not exist is named."""
-    assert load([str(tmp_path)]).processes == ()
-    trace = load([str(tmp_path / "none")])
-    assert trace.processes == ()
-    assert [p.kind for p in trace.problems] == ["missing"]
-
-
 def test_files_that_vanish_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder deleted between finding and reading costs its own operations only."""
     first, _ = training(tmp_path, 2, STEPS)
@@ -321,16 +313,6 @@ def test_a_kill_while_stacks_are_written_is_no_loss(tmp_path: Path, end: bytes, 
     assert sum(len(process.losses) for process in load([str(tmp_path)]).processes) == lost
 
 
-def test_a_growing_file_is_read_as_far_as_it_is(tmp_path: Path) -> None:
-    """Reading twice while a journal grows gives the same operations and those that were added."""
-    first, _ = training(tmp_path, 2, STEPS)
-    before = load([str(tmp_path)]).operations
-    first.run(1, 50 * MS, MS, q=STEPS + 1)
-    after = load([str(tmp_path)]).operations
-    assert after.height == before.height + 1
-    assert after.head(before.height).equals(before)
-
-
 def test_bad_values_in_definitions_are_no_error(tmp_path: Path) -> None:
     """Definitions with values of the wrong types are read as far as they make sense."""
     first, _ = training(tmp_path, 2, STEPS)
@@ -342,14 +324,6 @@ def test_bad_values_in_definitions_are_no_error(tmp_path: Path) -> None:
     trace = load([str(tmp_path)])
     assert trace.operations.height == HEALTHY
     assert {p.rank for p in trace.processes} == {0, 1}
-
-
-def test_the_sentences_name_one_file_each(tmp_path: Path) -> None:
-    """Two damaged files give two sentences."""
-    for journal in training(tmp_path, 2, STEPS):
-        inserted(b"<noise>\n")(journal)
-    problems = load([str(tmp_path)]).problems
-    assert len({problem.path for problem in problems}) == 2
 
 
 @pytest.mark.parametrize("command", ["view", "diagnose", "stats"])

@@ -18,15 +18,13 @@ import pytest
 from disttrace_viewer.api.attached import from_files
 from disttrace_viewer.api.report import Report
 from disttrace_viewer.api.verdict import diagnose
-from disttrace_viewer.commands import diagnose as command
-from disttrace_viewer.load.foreign import forms, logs
+from disttrace_viewer.load.foreign import logs
 from disttrace_viewer.load.foreign.evidence import troubles
 from disttrace_viewer.load.foreign.lines import LogLine
 from disttrace_viewer.load.problems import ViewerError
 from support.log_corpus import CORPUS, Excerpt
 
 HERE = Path(__file__).parent / "evidence"
-COMPARED = Path(__file__).parents[3] / "docs" / "compare.md"
 ALL = "All members have joined"
 
 
@@ -231,39 +229,6 @@ def check(report: Report, piece: Piece) -> None:
     # As docs/compare.md has it: certain is that calls differ, and never who is missing or failed.
     certain = [one.kind for one in bad if one.certainty == "certain"]
     assert {*certain} <= {"op_mismatch", "shape_mismatch"}, text
-
-
-STATED = {
-    "heartbeat": ("heartbeat monitors", "heartbeat monitors"),
-    "watchdog": ("watchdogs", "a watchdog"),
-    "failed_stack": ("stacks", "a watchdog"),
-    "fingerprints": ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "`TORCH_DISTRIBUTED_DEBUG=DETAIL`"),
-    "shapes": ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "accelerate's debug mode"),
-    "_report": ("monitored and store barriers", "monitored and store barriers"),
-    "nccl": ("NCCL_DEBUG=INFO", "`NCCL_DEBUG=INFO` with `COLL`"),
-    "lost_peer": ("tracebacks", "tracebacks"), "cause": ("tracebacks", "tracebacks"),
-    "crashes": ("tracebacks", "tracebacks"),
-    "native_error": ("gloo's time-outs", "gloo's time-outs"),
-    "ended": ("ends by launchers", "ends by torchrun"),
-    "ended_from_outside": ("ends by launchers", "ends by torchrun"),
-    "restarted": ("ends by launchers", "ends by torchrun"),
-    "summary": ("ends by launchers", "ends by torchrun"),
-    "summary_field": ("ends by launchers", "ends by torchrun"),
-    "announced": ("our own", "lines of disttrace itself"),
-    "ours": ("our own", "lines of disttrace itself"),
-    "came": ("monitored and store barriers", "monitored and store barriers"),
-    "world": ("any prefix of ranks", "heartbeat monitors"),
-}  # fmt: skip
-"""By form of line: its words in the help of ``diagnose``, and in the row of docs/compare.md."""
-
-
-def test_every_form_is_in_the_help_and_in_the_comparison() -> None:
-    rows = [row for row in COMPARED.read_text().splitlines() if row.startswith("| ")]
-    taken = {getattr(one, "func", one).__name__ for *_, one in (*forms.FORMS, *forms.FOLLOWING)}
-    assert taken == {*STATED}
-    for in_help, in_row in STATED.values():
-        assert in_help in " ".join(command._FORMS.split())
-        assert any(in_row in row for row in rows), in_row
 
 
 @pytest.mark.parametrize("piece", CASES, ids=lambda one: one.name)

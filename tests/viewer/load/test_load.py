@@ -20,7 +20,7 @@ from disttrace_viewer.load import batch, segments
 from disttrace_viewer.load.segments import Chunk, Slice
 from disttrace_viewer.load.text import Text
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.trace.columns import CALLS, COMPLETIONS, IN_FLIGHT, OPERATIONS
+from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.views import prometheus
 from support.journals import MS, UNIX_NS, Journal, S, bulk, training, workers
@@ -113,29 +113,6 @@ def test_how_a_process_ended_is_in_its_definitions(tmp_path: Path) -> None:
     assert process.exit.t_ns == UNIX_NS + 2 * MS
     assert process.notes == ("left out",)
     assert process.threads == {0: "MainThread"}
-
-
-def test_a_call_is_a_value_with_its_stack(tmp_path: Path) -> None:
-    """Rows of the calls table as values, with what they refer to resolved."""
-    training(tmp_path, 2, 1)
-    trace = load([str(tmp_path)])
-    call = trace.call(trace.operations["call"][0])
-    assert (call.op, call.kind) == ("all_reduce", "collective")
-    assert (call.asynchronous, call.shapes) == (False, ((4,),))
-    assert call.stack == (Frame("train.py", 10, "main"),)
-    assert call.group is not None
-    assert trace.groups[call.group].ranks == (0, 1)
-
-
-def test_the_tables_have_their_columns_also_when_empty(tmp_path: Path) -> None:
-    """Nothing to read gives the same schema as a million operations."""
-    for folder in (tmp_path / "none", tmp_path / "some"):
-        if folder.name == "some":
-            training(folder, 1, 2)
-        trace = load([str(folder)])
-        assert dict(trace.operations.schema) == OPERATIONS
-        assert dict(trace.calls.schema) == CALLS
-        assert dict(trace.completions.schema) == COMPLETIONS
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

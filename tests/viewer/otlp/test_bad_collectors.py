@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,28 +37,6 @@ def silent(protocol: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def half_closing(protocol: str) -> Iterator[str]:
-    """Every connection is closed for writing as soon as it is there."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        held = []
-
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = server.accept()
-                    connection.shutdown(socket.SHUT_WR)
-                    held.append(connection)
-
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
-        for connection in held:
-            connection.close()
-
-
-@contextlib.contextmanager
 def refusing(protocol: str) -> Iterator[str]:
     serve = serve_grpc if protocol == "grpc" else serve_http
     with serve(Collector(refuse=True)) as collector:
@@ -67,7 +44,7 @@ def refusing(protocol: str) -> Iterator[str]:
 
 
 BAD: dict[str, Callable[[str], Any]] = {
-    "down": down, "silent": silent, "half-closing": half_closing, "refusing": refusing,
+    "down": down, "silent": silent, "refusing": refusing,
 }  # fmt: skip
 
 
@@ -95,37 +72,6 @@ def test_a_program_does_not_notice(kind: str, protocol: str, tmp_path: Path) -> 
     assert count == total
     assert int(total) > 30
     assert len(sentences) == len(set(sentences)) <= 3
-
-
-def test_a_slow_collector_gets_everything(tmp_path: Path) -> None:
-    """Two seconds per request: the program does not wait for it, nor do the readers of its output,
-    the exporter does; then the journals go.
-    """
-    with serve_grpc(Collector(delay=2.0)) as collector:
-        loader(tmp_path, "grpc", collector.endpoint).check()
-        assert companions(tmp_path)
-        wait_until(lambda: not companions(tmp_path), 60)
-        assert list(tmp_path.iterdir()) == []
-        assert len(collector.of("end")) == 3
-
-
-def test_a_collector_that_dies_and_comes_back(tmp_path: Path) -> None:
-    """What it missed while it was away is counted or delivered, and the program goes on."""
-    first = serve_grpc(Collector())
-    seen = threading.Event()
-
-    def kill() -> None:
-        wait_until(lambda: first.spans, 60)
-        seen.set()
-        first.stop()
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    outcome = loader(tmp_path, "grpc", first.endpoint, **SOON)
-    killer.join(60)
-    outcome.check()
-    assert seen.is_set()
-    wait_until(lambda: not companions(tmp_path), BOUND)
 
 
 def test_exit_is_not_delayed(tmp_path: Path) -> None:

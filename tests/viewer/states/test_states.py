@@ -158,18 +158,6 @@ def test_unreadable_lines_are_named(tmp_path: Path) -> None:
     assert all("not readable" in str(s.problems) for s in merged.states.values())
 
 
-def test_states_pretend_no_tables(tmp_path: Path) -> None:
-    """Whoever asks for all operations of a trace of states hears that there are none."""
-    for journal, group in steps(tmp_path, 2):
-        journal.begin(journal.collective(group), S, q=3)
-    trace, sample = trace_of(merge(states(tmp_path)))
-    assert sample.ops
-    assert trace.tables is None
-    for name in ("operations", "calls", "completions"):
-        with pytest.raises(TypeError, match="no table"):
-            getattr(trace, name)
-
-
 def test_of_two_states_that_which_read_more_counts(tmp_path: Path) -> None:
     """In whatever order they come, by themselves or merged."""
     hang(tmp_path, count=200)

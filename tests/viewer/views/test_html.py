@@ -330,20 +330,6 @@ def test_only_the_keyboard(chromium: Browser, hang64: Path) -> None:
     view.close()
 
 
-def test_a_match_in_a_fold_is_on_the_screen(chromium: Browser, hang64: Path) -> None:
-    """The page grows as the fold opens, and only then is there anything to scroll to."""
-    view = Page(chromium, hang64)
-    view.press("/")
-    view.type("rank:63 #5")
-    view.press("Enter")
-    assert view.text("#detail h2") == "all_reduce #5"
-    assert view.run("L.height > height")
-    top = "yOfOp(V.op) - document.querySelector('#view').scrollTop"
-    assert view.run(f"{top} >= AXIS && {top} + ROW <= height")
-    assert view.run("shortPath('/v/lib/python3.11/site-packages/torch/x.py')") == "torch/x.py"
-    view.close()
-
-
 def test_the_address_holds_what_is_seen(chromium: Browser, hang64: Path) -> None:
     """Span, selection and search come back; so does the form that other exports' ids allow."""
     view = Page(chromium, hang64)

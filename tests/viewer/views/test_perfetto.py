@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import tarfile
 from collections import Counter, defaultdict
@@ -14,12 +13,11 @@ import pytest
 
 from disttrace.cli import main
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.commands import export
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.views import jsonl
 from disttrace_viewer.views.timeline import perfetto
-from support.journals import MS, T0, UNIX_NS, Journal, S, bulk, training, workers
+from support.journals import MS, T0, UNIX_NS, Journal, S, bulk, workers
 from viewer.views.test_html import data
 
 Event = dict[str, Any]
@@ -242,22 +240,6 @@ def test_pieces_do_not_show(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = document(job)
     monkeypatch.setattr(perfetto, "CHUNK_ROWS", 2)
     assert document(job) == whole
-
-
-def test_the_command_writes_it(tmp_path: Path) -> None:
-    """``export --format perfetto -o FILE``."""
-    training(tmp_path / "journals")
-    parser = argparse.ArgumentParser()
-    export.add_arguments(parser)
-    target = tmp_path / "trace.json"
-    options = [str(tmp_path / "journals"), "--format", "perfetto", "-o", str(target)]
-    assert export.execute(parser.parse_args(options)) == 0
-    found = orjson.loads(target.read_bytes())["traceEvents"]
-    check(found)
-    assert len([e for e in slices(found) if e["name"].startswith("all_reduce #")]) == 6
-    packed = tmp_path / "trace.json.gz"
-    assert export.execute(parser.parse_args([*options[:1], "-o", str(packed)])) == 0
-    assert gzip.decompress(packed.read_bytes()) == target.read_bytes()
 
 
 def test_profiles_of_hosts_whose_clocks_are_seconds_apart_are_one_picture(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import io
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
 from disttrace_viewer.load.problems import ViewerError
@@ -19,7 +18,6 @@ from disttrace_viewer.views.terminal.console import TextConsole
 from disttrace_viewer.views.terminal.plan import Filters
 from disttrace_viewer.views.terminal.report import Overview, overview_of, paint
 from disttrace_viewer.views.terminal.rows import Mark, Row
-from disttrace_viewer.views.terminal.sequence import Stretch, fold
 from support.journals import MS, Journal, bulk, training, workers
 from support.scenes import steps
 
@@ -313,34 +311,6 @@ def test_what_each_does_again_and_again_is_one_row_a_round(tmp_path: Path) -> No
             journal.run(ask, t=(100 + 10 * turn) * MS, d=MS, k="stop")
         journal.define("exit", t=5000 * MS, how="normal", code=0)
     assert called(report(tmp_path)) == ["store.check", "x"]
-
-
-def rows(kinds: str, unusual: str = "", families: str = "") -> pl.DataFrame:
-    """A plan whose rows are letters; those in ``unusual`` (by place) are marked."""
-    marked = {int(place) for place in unusual.split()}
-    return pl.DataFrame(
-        {
-            "signature": [ord(k) for k in kinds], "family": [ord(k) for k in families or kinds],
-            "seq": [None] * len(kinds), "unusual": [place in marked for place in range(len(kinds))],
-        },
-        schema={
-            "signature": pl.UInt64, "family": pl.UInt64, "seq": pl.UInt32, "unusual": pl.Boolean,
-        },
-    )  # fmt: skip
-
-
-def test_a_rare_call_leaves_the_steps_between_folded() -> None:
-    """Steps of three calls with a fourth at each tenth: one row in 31 is no iteration of 31."""
-    spans = fold(rows(("abb" * 10 + "c") * 4))
-    assert [(span.repeats, span.period) for span in spans if span.period] == [(10, 3)] * 4
-    assert len(spans) == 8
-
-
-def test_what_runs_side_by_side_may_come_in_any_order() -> None:
-    """Messages between two pairs count as the same iteration in either order."""
-    kinds = "abcbac" * 5
-    spans = fold(rows(kinds, families=kinds.replace("b", "a")))
-    assert spans == [Stretch(0, 30, 3)]
 
 
 def joining(folder: Path) -> list[Journal]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import pytest
 from disttrace.cli import main
 from disttrace_viewer.commands import common
 from support.journals import MS, training, workers
-from support.processes import python, torchrun
 from support.terminals import on_terminal
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,18 +45,6 @@ def test_a_terminal_obeys_nothing_that_json_holds() -> None:
     piped = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=LIMIT_S)
     assert "\x7f\x85\u202e".encode() in piped.stdout
     assert json.loads(piped.stdout) == value
-
-
-def test_output_into_a_pipe_has_no_colour(tmp_path: Path) -> None:
-    """As for a log or a bug report: 80 columns, no escape codes, exit code 0."""
-    training(tmp_path)
-    done = python("-m", "disttrace", "view", tmp_path, COLUMNS="80", PYTHONIOENCODING="utf-8")
-    assert (done.code, done.stderr) == (0, "")
-    assert "\x1b" not in done.stdout
-    assert max(len(line) for line in done.stdout.splitlines()) <= 80
-    assert " +0.001000  ●──◆  #1 all_reduce SUM float32[4]  101 µs; 0, 1 +1.00 µs last" in (
-        done.stdout.splitlines()
-    )
 
 
 COLOURS = """
@@ -122,25 +108,6 @@ def test_width_bounds_every_line(tmp_path: Path, view: View) -> None:
     narrow, wide = (view(tmp_path, "--width", width)[1].splitlines() for width in (60, 200))
     assert max(len(line) for line in narrow) <= 60
     assert len(wide) < len(narrow)
-
-
-def test_a_real_run_under_torchrun(tmp_path: Path, view: View) -> None:
-    """Ping-pong and all-reduce in their order, with the agent as the server of the store."""
-    pytest.importorskip("torch")
-    program = ROOT / "examples" / "pingpong_allreduce.py"
-    torchrun(program, 2, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()
-    lines = view(tmp_path, "--width", "120")[1].splitlines()
-    start = lines.index(next(line for line in lines if line.startswith("what happened")))
-    told = [line[18:].split("  ")[0] for line in lines[start + 2 :]]
-    there, back = "send 0 → 1 1.02 kB tag 0", "send 1 → 0 1.02 kB tag 0"
-    rounds = [f"#{n} {way}" for n in (1, 2, 3) for way in (there, back)]
-    sums = [f"#{n} all_reduce SUM float32[1024]" for n in (1, 2, 3)]
-    assert told == [*rounds, *sums, "destroy_process_group"]
-    way = " ".join(lines[lines.index("initialization") : start])
-    assert re.search(r"launch: agent \d+ serves tcp://localhost:\d+", way)
-    assert re.search(
-        r"default group: ranks 0, 1 by init_process_group, env:// in tcp://\S+ of +agent \d+", way
-    )
 
 
 def test_a_line_now_and_then_where_it_takes_long(
