@@ -19,8 +19,9 @@ from disttrace.startup import refusal
 from support.processes import ROOT, Outcome, clean_environ, python, run_program
 
 LINE = (ROOT / "disttrace" / "startup.pth").read_text()
+_OURS = f"3.{sys.version_info.minor}."
 _OTHERS = Path.home().glob(".pyenv/versions/3.1*/bin/python")
-INTERPRETERS = sorted({sys.executable, *map(str, _OTHERS)})
+INTERPRETERS = [sys.executable, *sorted(str(one) for one in _OTHERS if _OURS not in str(one))]
 LOADED = "print(sorted(name for name in sys.modules if name.split('.')[0] == 'disttrace'))"
 STAND_IN = """
 import os, sys

@@ -60,6 +60,7 @@ LONGER = (
     "test_alerts_page.py",
     "test_hang_page.py::test_live",
     "test_foreign.py::test_as_untraced[python-strikes",
+    "testing/test_plugin.py::test_the_first_failure_ends_it_where_that_is_wanted",
     "testing/test_check.py::test_a_program_for_cuda_is_rehearsed_on_the_cpu",
     "viewer/api/test_documents.py::test_the_notebook_runs",
     "viewer/states/test_engines.py::test_a_worker_is_killed_in_mid_run[Dask",

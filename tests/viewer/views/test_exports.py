@@ -92,12 +92,18 @@ def rich(folder: Path) -> None:
     agent.run(agent.call("rendezvous", kind="composed", name='it\'s "odd"'), MS, MS)
 
 
-def test_parquet_holds_the_tables(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The job, ``in`` a folder, and its tables in ``trace.parquet``."""
+    folder = tmp_path_factory.mktemp("rich")
+    rich(folder / "in")
+    disttrace.load(folder / "in").export(folder / "trace.parquet")
+    return folder
+
+
+def test_parquet_holds_the_tables(exported: Path) -> None:
     """Partitions by job and bucket of 64 ranks; what the frames of the API hold."""
-    rich(tmp_path / "in")
-    trace = disttrace.load(tmp_path / "in")
-    target = tmp_path / "out.parquet"
-    trace.export(target)
+    trace, target = disttrace.load(exported / "in"), exported / "trace.parquet"
     trace.export(target)  # an export takes the place of another one
     parts = sorted(str(p.relative_to(target)) for p in target.rglob("*.parquet"))
     assert parts == [
@@ -121,7 +127,7 @@ def test_parquet_holds_the_tables(tmp_path: Path) -> None:
     stores = pl.read_parquet(target / "store_operations.parquet")
     assert stores.filter(part="set").select("key", "rank").rows() == [("p/key", 0)]
     waited = int(read["wait_ns"].sum())
-    assert waited == disttrace.stats(tmp_path / "in").waiting_ns
+    assert waited == disttrace.stats(exported / "in").waiting_ns
 
 
 def test_parquet_takes_the_place_of_nothing_else(tmp_path: Path) -> None:
@@ -143,12 +149,10 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture
-def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tables(exported: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that holds ``trace.parquet``, as the page assumes."""
-    rich(tmp_path / "in")
-    disttrace.load(tmp_path / "in").export(tmp_path / "trace.parquet")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    monkeypatch.chdir(exported)
+    return exported
 
 
 def test_the_queries_for_duckdb_answer(tables: Path) -> None:
