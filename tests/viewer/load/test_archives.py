@@ -243,7 +243,7 @@ def test_no_damaged_byte_gets_into_the_folder(tmp_path: Path, own: bool) -> None
         archive(packed, *[(named(name), before[name]) for name in names])
     whole = packed.read_bytes()
     kept: dict[str, list[int]] = {"wrong": [], "cut": []}
-    for at in range(10, len(whole), 7):
+    for at in range(10, len(whole), 3):
         manners = {"cut": whole[:at]}
         if at % 2:
             manners["wrong"] = whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :]
