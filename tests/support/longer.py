@@ -63,7 +63,6 @@ LONGER = (
     "test_foreign.py::test_as_untraced[python-strikes",
     "testing/test_plugin.py::test_the_first_failure_ends_it_where_that_is_wanted",
     "testing/test_check.py::test_a_program_for_cuda_is_rehearsed_on_the_cpu",
-    "viewer/api/test_documents.py::test_the_notebook_runs",
     "viewer/states/test_engines.py::test_a_worker_is_killed_in_mid_run[Dask",
     "viewer/states/test_engines.py::test_a_worker_that_reads_for_a_table_is_killed[Dask",
     "test_packaging.py::test_a_wheel_leaves_nothing_in_the_checkout",
