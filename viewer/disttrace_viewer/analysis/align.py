@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from itertools import groupby
 
-from disttrace_viewer.analysis.sample import together
-from disttrace_viewer.trace.values import dataclass
+from disttrace_viewer.trace.values import dataclass, together
 
 Step = tuple[int, ...]
 Counts = tuple[Counter[int], Counter[int]]

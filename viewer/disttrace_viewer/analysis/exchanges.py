@@ -13,11 +13,11 @@ from functools import cached_property
 import polars as pl
 
 from disttrace.journal.format import ON_DEVICE
-from disttrace_viewer.analysis.sample import SETTERS, together
+from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.merge.clock import JOINING, Met, Side, Ways, place, realign
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import JobTrace
-from disttrace_viewer.trace.values import dataclass
+from disttrace_viewer.trace.values import dataclass, together
 
 WAITERS = ("store.get", "store.wait", "store.multi_get", "store.queue_pop", "store.barrier")
 

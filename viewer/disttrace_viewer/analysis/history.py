@@ -1,8 +1,5 @@
-"""What is over, drawn from tables of all operations.
-
-The tables and what is judged are of the same processes under the same numbers; groups are known by
-their ids, since of a job of which more was read more of them may be known.
-"""
+"""What is over, drawn from tables of all operations. They and what is judged are of the same
+processes under the same numbers; groups are known by their ids."""
 
 from __future__ import annotations
 
@@ -15,10 +12,9 @@ import polars as pl
 from disttrace_viewer.analysis.delays import late
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.past import Joined, Late, Misfit, Past, Unwaited, fits
-from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.trace.model import Call, JobTrace
 from disttrace_viewer.trace.operation import GROUPED, Op, ops
-from disttrace_viewer.trace.values import dataclass, replace
+from disttrace_viewer.trace.values import dataclass, replace, together
 
 PATTERNS = 50_000
 """More different ways to be unlike than this are not looked at."""

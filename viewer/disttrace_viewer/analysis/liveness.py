@@ -68,9 +68,8 @@ def look(process: Process) -> Observation:
 
 
 def remembered(process: Process, now: Observation) -> Observation:
-    """What is known of a process: what its kernel states now, and what was noted while others of
-    its host lived. That counts unless the process gave a sign of life after it.
-    """
+    """What is known of a process: what its kernel states now, and what was noted of it while others
+    of its host lived, unless it gave a sign of life after that."""
     noted = {one.state: one for one in process.sightings if one.t_ns >= process.last_ns}
     if now.alive or not noted:
         return now

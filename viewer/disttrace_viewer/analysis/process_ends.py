@@ -42,9 +42,7 @@ NAMELESS = "unknown"
 MISSED_NS = 3 * HEARTBEAT_NS
 """Silent for longer than this while others beat: it does not run any more."""
 APART_NS = 60_000_000_000
-"""Silent for longer than this by the reader's clock: unless a kernel states that it lives, nothing
-can tell. Clocks of hosts are apart, but not by as much.
-"""
+"""Silent for longer by the reader's clock, nothing can tell, unless a kernel says it lives."""
 TOGETHER_NS = HEARTBEAT_NS + 1_000_000_000
 """Last signs that are no further apart may be of one moment."""
 
@@ -70,15 +68,11 @@ class Communication:
     """What is known of one process's communication, as far as it bears on how it ended."""
 
     errors: frozenset[str]
-    """In which operations ended because of others, but for those after which something was
-    exchanged again.
-    """
+    """In which operations ended because of others, unless something was exchanged after them."""
     rejected: frozenset[str]
     """Errors of calls that torch would not make, and others that are the caller's own."""
     broken_ns: int | None
-    """When an operation of a group, or the making of one, first ended because of others and nothing
-    was exchanged after.
-    """
+    """When an operation of a group first ended because of others, with no exchange after it."""
     native: bool
     """C++ code has issued an operation that is in flight, or failed."""
     blocked: bool
@@ -110,9 +104,7 @@ class End:
     interrupted: bool = False
     """By a KeyboardInterrupt (SIGINT), or while the whole job was ended from outside."""
     held: str | None = None
-    """``stopped`` or ``disk``: what the kernel states of a process that lives and does not run, or
-    reported last of one that lives no more.
-    """
+    """``stopped`` or ``disk``: what the kernel states, or stated last, of one that does not run."""
     silent_ns: int | None = None
     """For how long none has heard of it, where none can tell whether it lives."""
     dumped: bool = False
@@ -251,11 +243,8 @@ def without_a_word(
     parted: Set[int],
 ) -> tuple[End, ...]:
     """The ends, where also those have ended that gave a sign a moment ago, left no last word, and
-    whose kernel cannot be queried (journals of other hosts, or copied).
-
-    All others of the attempt have ended, and before any of them did, or gave up, one lost its
-    connection to a member of a group. ``parted``: who left its groups by itself.
-    """
+    whose kernel cannot be asked: all others of the attempt ended, and before that one lost its
+    connection to a member of a group. ``parted``: who left its groups by itself."""
     ends = list(found)
     mute = {
         p.index
@@ -287,9 +276,8 @@ def without_a_word(
 def heard_of(
     found: Sequence[End], processes: Sequence[Process], seen: Sequence[Observation], now_ns: int
 ) -> tuple[End, ...]:
-    """The ends; of those of which no kernel tells, with how long they have been silent. ``now_ns``:
-    of the reader, whose journals may be days old.
-    """
+    """The ends, with how long those have been silent of which no kernel tells, by the reader's
+    clock."""
     return tuple(
         replace(end, dumped=True)
         if one.source != JOURNAL
@@ -346,9 +334,8 @@ def _guilt(chain: Sequence[str], stack: Stack, t_ns: int, told_of: Communication
 
 
 def quotes(text: str, error: str) -> bool:
-    """Whether an exception's text holds that of an operation's error: a callback of a future raises
-    a new one with the old one's type and text in it, and of long texts the middle is left out.
-    """
+    """Whether an exception's text holds that of an operation's error, as a callback's of a future
+    does (of long texts the middle is left out)."""
     begin = error.partition(": ")[2][:_TELLING]
     return 2 * len(begin) >= _TELLING and begin in text
 
@@ -366,11 +353,8 @@ _GIVEN_UP_NS = 1_500_000_000
 
 
 def left(op: Op, process: Process) -> Op:
-    """An operation as it was when its own process left it: a handler of signals raised in it.
-
-    Then its error proves nothing about others: a data loader's worker was killed, or something sent
-    a signal for which the program has a handler that calls ``sys.exit``.
-    """
+    """An operation as it was when a handler of signals raised in it: its error proves nothing about
+    others (a loader's worker was killed, a signal has a handler that calls ``sys.exit``)."""
     if op.error is None or op.end_ns is None or op.refused:
         return op
     if op.call.kind not in (*GROUPED, "store") or op.end_ns - op.since_ns >= _GIVEN_UP_NS:
@@ -452,9 +436,8 @@ def undone(op: Op, at_ns: int) -> Op:
 def as_consequences(
     found: Sequence[End], ended_from: Mapping[int, float], interrupted_ns: int | None
 ) -> tuple[End, ...]:
-    """The ends of processes; those since the job was interrupted are due to that, and what others
-    fail of while they are being ended follows from that.
-    """
+    """The ends; those since the job was interrupted are due to that, and failures while being
+    ended."""
     ends = list(found)
     for process, end in enumerate(found):
         slack = 0 if end.how == OWN else INTERRUPT_SLACK_NS

@@ -11,7 +11,6 @@ import bisect
 import functools
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cached_property
-from typing import TypeVar
 
 from disttrace.journal.code_files import (
     is_generated,
@@ -24,10 +23,8 @@ from disttrace.journal.format import COLLECTIVE, ON_DEVICE
 from disttrace_viewer.trace.model import Call, JobTrace, Stream
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Process, Stack, StackSample
-from disttrace_viewer.trace.values import dataclass, field, replace
+from disttrace_viewer.trace.values import dataclass, field, replace, together
 
-K = TypeVar("K")
-V = TypeVar("V")
 Course = Sequence[tuple[int, Call]]
 """Sequence number and call of every collective of a process in a stream, by number."""
 MessageStream = tuple[int | None, int | None, int | None, int | None]
@@ -65,9 +62,7 @@ class Sample:
     refused: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """Sequence numbers that collectives would have taken which raised in their call."""
     courses: Mapping[tuple[int, Stream], tuple[int, int, int]] = field(default_factory=dict)
-    """By process and stream the newest number, and a hash of the call sites of all collectives up
-    to it and up to the one before.
-    """
+    """By process and stream the newest number, and a hash of call sites up to it, and before it."""
     history: Mapping[tuple[int, Stream], Course] = field(default_factory=dict)
     """All collectives by process and stream, where that was queried."""
     exact: Set[tuple[int, Stream]] = frozenset()
@@ -137,9 +132,7 @@ class Sample:
         return kept
 
     def members(self, stream: Stream, seq: int) -> dict[int, Op]:
-        """Who has begun a collective, by group rank. Numbers rise in every member, so who has
-        begun a later one has begun this one: a stand-in that is over shows it.
-        """
+        """Who has begun a collective, by group rank: who has begun a later one has begun it too."""
         kept = self.streams.get(stream, {}).items()
         return {rank: stand_in(of, seq) for rank, of in kept if (of[-1].seq or 0) >= seq}
 
@@ -176,14 +169,6 @@ class Sample:
             return [one for one in here if one.process != op.process]
         other = self.other_end(op)
         return [] if other is None else [other]
-
-
-def together(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """The values of each key, both in the order in which they come first."""
-    found: dict[K, list[V]] = {}
-    for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
 
 
 def stand_in(kept: Sequence[Op], seq: int) -> Op:
@@ -267,9 +252,8 @@ def branch(op: Op, others: Lines) -> Frame | None:
 
 
 def site(call: Call) -> Site:
-    """Where a call was made. Each rank generates code of its own, under names and lines of its own:
-    what called from there is compared by the user's line.
-    """
+    """Where a call was made; of generated code, which has other names and lines on each rank, the
+    user's line that called it."""
     return call.named, innermost(call.stack) if is_of_generated(call) else call.stack
 
 
@@ -287,11 +271,10 @@ def latest_samples(
 ) -> Mapping[int, StackSample]:
     """By process: the latest note of its main thread, if it is newer than all that thread did.
 
-    A process without a note of that thread shows any other's that holds by the same rule; so does
-    one whose main thread only waits, for the thread that communicates (a pool, asyncio) or for
-    input (the requests of a server), or runs nothing of the program (a worker of Ray's).
-    ``active`` tells when each thread last did anything, ``at_work`` which threads of a process take
-    part in collectives and messages.
+    Without one, any other thread's that holds by the same rule; where the main one only waits (for
+    the thread that communicates, for input) or runs nothing of the program, that thread's.
+    ``active``: when each thread last did anything; ``at_work``: which take part in collectives and
+    messages.
     """
     if not any(process.latest_samples for process in trace.processes):
         return {}
@@ -311,9 +294,7 @@ def latest_samples(
 
 
 def awaited(op: Op, process: Process) -> Op:
-    """The operation with the place where the main thread waits for the one that called it, if that
-    runs nothing of the program's; else itself.
-    """
+    """The operation, with where the main thread waits for its thread, if that is a library's."""
     if op.thread == _MAIN or op.end_ns is not None or _in_program(op.call.stack):
         return op
     main = process.latest_samples.get(_MAIN)

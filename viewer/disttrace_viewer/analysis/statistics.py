@@ -280,8 +280,8 @@ class Statistics:
 def _family(group: Group) -> str:
     if group.default:
         return "default"
-    if group.desc and group.desc != "undefined" and "0x" not in group.desc:
-        return group.desc
+    if group.described:
+        return group.described
     if group.ranks is not None and len(group.ranks) <= 4:
         return f"[{', '.join(map(str, group.ranks))}]"
     return group.name or f"group {group.id[:6]}"

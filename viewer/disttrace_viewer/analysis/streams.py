@@ -125,12 +125,8 @@ def _lines(calls: Iterable[RunCall]) -> dict[Function, dict[int, _Line]]:
 
 
 def _matched(a: Mapping[int, _Line], b: Mapping[int, _Line]) -> dict[int, int]:
-    """Lines of ``b`` with their lines of ``a``: first those that are most like, and of those that
-    are as much like the ones at the nearest place.
-
-    difflib was tried: it keeps the longest run whatever is left beside it, and of 100 drawn pairs
-    judge two worse.
-    """
+    """Lines of ``b`` with their lines of ``a``: first those that are most like, of equals the
+    nearest. (difflib was tried: of 100 drawn pairs it judged two worse.)"""
     ours, theirs = sorted(a), sorted(b)
     if ours == theirs and all(a[line].labels == b[line].labels for line in ours):
         return {line: line for line in ours}
@@ -272,6 +268,4 @@ def arguments(call: Call) -> Hashable:
 def _name(group: Group) -> Hashable:
     if group.default:
         return "default"
-    # A description of an object's address is of that run alone.
-    desc = group.desc if group.desc and "0x" not in group.desc else None
-    return desc, group.ranks
+    return group.described, group.ranks

@@ -14,12 +14,11 @@ import polars as pl
 
 from disttrace_viewer.analysis import align
 from disttrace_viewer.analysis.align import AlignedSide, medians_if_slower
-from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.analysis.streams import Key, Stream, Streams, sides
 from disttrace_viewer.api.reading import Paths
 from disttrace_viewer.api.trace import Trace, load
 from disttrace_viewer.trace.model import Call
-from disttrace_viewer.trace.values import asdict, dataclass
+from disttrace_viewer.trace.values import asdict, dataclass, together
 from disttrace_viewer.views.terminal.plan import parse_ranks
 from disttrace_viewer.wording import differences, sentences
 from disttrace_viewer.wording.differences import DifferenceFacts, ShownCall, Slower

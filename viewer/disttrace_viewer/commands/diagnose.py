@@ -100,10 +100,10 @@ def execute(args: argparse.Namespace) -> int:
             on_device=args.on_device,
             progress=common.progress(),
         )
-    except ViewerError as error:
+    except ViewerError:
         if piped:  # under a name without meaning
             what = "the standard input has no line of a watchdog, and no exception."
-            raise ViewerError(what, error.exit_code) from None
+            raise ViewerError(what) from None
         raise
     gc.freeze()  # it is used to the end: a search for garbage among it costs seconds
     looks = args.stacks or args.width or args.color or sys.stdout.isatty()

@@ -9,7 +9,7 @@ from typing import Any
 
 from disttrace.journal.format import HEARTBEAT_NS, UNINSTALLED, ranges_of
 from disttrace_viewer.analysis.process_ends import MISSED_NS
-from disttrace_viewer.analysis.sample import Sample, innermost, together
+from disttrace_viewer.analysis.sample import Sample, innermost
 from disttrace_viewer.evidence.wait import RankActivity
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, RuleFinding
@@ -18,7 +18,7 @@ from disttrace_viewer.merge.jobs import newest
 from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace, LaunchedJob
 from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
 from disttrace_viewer.trace.process import JOURNAL, Exit, NonFinite, Process
-from disttrace_viewer.trace.values import dataclass
+from disttrace_viewer.trace.values import dataclass, together
 
 FORMAT = 1
 NO_HISTORY = (

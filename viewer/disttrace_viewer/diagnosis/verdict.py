@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.past import NOTHING, Past
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, SILENT, TOGETHER_NS
-from disttrace_viewer.analysis.sample import frame, together
+from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.diagnosis.positions import outlook
 from disttrace_viewer.diagnosis.report import Gaps, gaps_of, healthy
 from disttrace_viewer.evidence.endings import end_of
@@ -25,7 +25,7 @@ from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.state import Merged
 from disttrace_viewer.trace.model import Blame, JobTrace
 from disttrace_viewer.trace.process import Problem
-from disttrace_viewer.trace.values import dataclass, replace
+from disttrace_viewer.trace.values import dataclass, replace, together
 from disttrace_viewer.wording import sentences
 
 SEEN = KINDS | {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import cached_property
 
 from disttrace.journal.format import COLLECTIVE, STOPPED
@@ -23,6 +22,7 @@ from disttrace_viewer.trace.operation import (
     is_connection_error,
     is_own_limit,
 )
+from disttrace_viewer.trace.values import replace
 
 
 class Endings(Recorded):

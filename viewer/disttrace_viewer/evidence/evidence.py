@@ -5,19 +5,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 
 from disttrace.journal.code_files import is_library
 from disttrace.journal.format import COLLECTIVE, COMPOSED
 from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT
-from disttrace_viewer.analysis.sample import frame, innermost, inside, latest_samples, together
+from disttrace_viewer.analysis.sample import frame, innermost, inside, latest_samples
 from disttrace_viewer.evidence.endings import Endings
 from disttrace_viewer.evidence.recorded import ANNOTATION, DRAINING, GATHERING
 from disttrace_viewer.trace.model import CodeLocation, Stream
 from disttrace_viewer.trace.operation import GROUPED, SYNCHRONIZING, Op, is_closed
 from disttrace_viewer.trace.process import JOURNAL, Frame, Stack, StackSample
+from disttrace_viewer.trace.values import replace, together
 
 SEEN_NS = 10_000_000_000
 """At least so often one looks whether a thread that is quiet has moved."""

@@ -11,12 +11,12 @@ from functools import partial
 from disttrace.journal.format import EQUAL_SIZES, UNKNOWN_OP
 from disttrace_viewer.analysis.out_of_step import SWAPPED, Shift, first_shift
 from disttrace_viewer.analysis.past import Joined, Place, callers_of, op_of, place_of
-from disttrace_viewer.analysis.sample import Course, stand_in, together
+from disttrace_viewer.analysis.sample import Course, stand_in
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Call, Stream
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Stack
-from disttrace_viewer.trace.values import dataclass, replace
+from disttrace_viewer.trace.values import dataclass, replace, together
 
 
 def steps(evidence: Evidence) -> dict[Stream, Shift[int, Place]]:

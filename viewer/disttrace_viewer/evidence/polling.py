@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import replace
 
 from disttrace_viewer.analysis.process_ends import SILENT
-from disttrace_viewer.analysis.sample import frame, together
+from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.store_keys import AWAITING, Key, Setters, keys_of
 from disttrace_viewer.evidence.wait import KEY, SERVER, Wait, late_by_ns
 from disttrace_viewer.trace.operation import CREATING, Op, is_closed
+from disttrace_viewer.trace.values import replace, together
 
 _READING = ("store.get", "store.wait", "store.multi_get", "store.check")
 """What changes nothing in a store: of several keys that are requested in turn each is one."""

@@ -14,7 +14,7 @@ from disttrace_viewer.analysis.sample import Course, Sample, innermost, stand_in
 from disttrace_viewer.trace.model import JobTrace, Stream
 from disttrace_viewer.trace.operation import CREATING, GROUPED, SYNCHRONIZING, Op
 from disttrace_viewer.trace.process import Process
-from disttrace_viewer.trace.values import dataclass, replace
+from disttrace_viewer.trace.values import dataclass, replace, together
 
 STOPPING = "stop_workers"
 """What an agent records while it ends its workers."""
@@ -179,7 +179,7 @@ class Recorded:
     def at_work(self) -> Mapping[int, frozenset[int]]:
         """The threads by which each process takes part in the operations of groups, if any does."""
         made = self.sample.of_kind(*GROUPED)
-        found = sample.together((op.process, op.thread) for op in made)
+        found = together((op.process, op.thread) for op in made)
         return {process: frozenset(threads) for process, threads in found.items()}
 
     def course(self, process: int, stream: Stream) -> Course | None:

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from functools import cached_property
 
-from disttrace_viewer.analysis.sample import STORES, together
+from disttrace_viewer.analysis.sample import STORES
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.wait import lateness
 from disttrace_viewer.merge.store_servers import begun_anew
 from disttrace_viewer.trace.model import Store
 from disttrace_viewer.trace.operation import Op, because_of_others
-from disttrace_viewer.trace.values import dataclass, field, replace
+from disttrace_viewer.trace.values import dataclass, field, replace, together
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
 
 from disttrace_viewer.analysis.process_ends import CLEAN
-from disttrace_viewer.analysis.sample import SETTERS, together
+from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.recorded import ANNOTATION
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.trace.values import dataclass
+from disttrace_viewer.trace.values import dataclass, together
 
 Key = tuple[str | None, str]
 """The place, and the key with every prefix."""

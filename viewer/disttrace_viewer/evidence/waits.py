@@ -8,11 +8,10 @@ possible sender, a key for the one that sets it, a constructor of a group for it
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
 from typing import Any
 
 from disttrace.journal.format import COMPOSED
-from disttrace_viewer.analysis.sample import BATCHES, message_stream, together
+from disttrace_viewer.analysis.sample import BATCHES, message_stream
 from disttrace_viewer.evidence import polling
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.rendezvous import Agents, RendezvousIndex
@@ -31,6 +30,7 @@ from disttrace_viewer.evidence.wait import (
 )
 from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import Op, because_of_others, is_closed
+from disttrace_viewer.trace.values import replace, together
 
 
 def waits(

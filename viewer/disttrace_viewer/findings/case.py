@@ -18,7 +18,7 @@ from disttrace_viewer.analysis.process_ends import (
     TOGETHER_NS,
     End,
 )
-from disttrace_viewer.analysis.sample import Sample, together
+from disttrace_viewer.analysis.sample import Sample
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.polling import asked_within_ns
@@ -31,7 +31,7 @@ from disttrace_viewer.findings.finding import ERROR, RuleFinding
 from disttrace_viewer.findings.witnesses import Witnesses
 from disttrace_viewer.trace.model import JobTrace, Stream
 from disttrace_viewer.trace.operation import GROUPED, Op
-from disttrace_viewer.trace.values import dataclass, field
+from disttrace_viewer.trace.values import dataclass, field, together
 
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""
@@ -283,10 +283,8 @@ class Case:
 
     def at_work(self, process: int, since_ns: int | None = None) -> Op | None:
         """The newest of what a process does again and again while others wait for it: it asks a
-        store, or communicates with others. None if it does neither: then no other may have to
-        act first, and it is not on its way. ``since_ns``: since when others wait, where none waits
-        for this very process.
-        """
+        store, or communicates. None if it does neither, so that it is not on its way. ``since_ns``:
+        since when others wait, where none waits for this very process."""
         last = self.last(process)
         if last is None or process in self.evidence.timeless:
             return None  # how long ago that was is not known

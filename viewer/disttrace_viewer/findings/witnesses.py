@@ -1,7 +1,6 @@
 """What others saw of a process's end: who lost it, kept its connection, waited for it, lived on.
 
-A job of thousands may lose thousands at once: what a question needs is sorted once, so that none
-looks at all processes, waits and groups for each of them.
+A job of thousands may lose thousands at once, so what a question needs is sorted once.
 """
 
 from __future__ import annotations
@@ -38,11 +37,9 @@ class Witnesses:
     def noticed(self, process: int, together: Set[int] = frozenset()) -> bool:
         """Whether a process that lived on lost its connection to a silent one after its last sign.
 
-        Processes that fell silent ``together`` with it prove nothing: the one that ends a job ends
-        one after the other, and the later ones lose the earlier ones first. Nor does what was lost
-        when another one fell silent, much later than this one, which may have stood still until
-        then. Nor what was lost after another timed out over it: those who time out end, and that
-        closes connections too.
+        Those that fell silent ``together`` with it prove nothing, for who ends a job ends one after
+        the other. Nor does what was lost when another fell silent, much later than this one, or
+        after another timed out over it: those who time out end, and that closes connections too.
         """
         closed, at = self.evidence.closed, self.evidence.ends[process].t_ns
         until_ns = min((ns for ns, _ in self._given_up.get(process, ())), default=math.inf)
@@ -57,10 +54,8 @@ class Witnesses:
         return False
 
     def kept_open(self, process: int) -> bool:
-        """Whether a rank waited for it, or in one exchange with it, for long after its last sign,
-        on a backend that notices at once when a process ends, and lost no connection: then it still
-        was there.
-        """
+        """Whether others waited for it, or with it, for long after its last sign, on a backend that
+        notices an end at once, and lost no connection: then it still was there."""
         until_ns = -self._of_others(self._kept, process, default=0)
         return until_ns - self.evidence.ends[process].t_ns > MISSED_NS
 
@@ -187,11 +182,8 @@ class Witnesses:
 
 
 def _told(entries: Iterable[tuple[tuple[int, ...], int, int]]) -> Witnessed:
-    """Per process the two least values that different others tell of it, in order.
-
-    An entry is the processes it is about, the value, and who tells it. Waits of one exchange share
-    their tuples as one object, so each is gone through once.
-    """
+    """Per process the two least values that different others tell of it, in order. An entry:
+    processes, which waits of one exchange share as one object, the value, and who tells it."""
     shared: dict[int, tuple[tuple[int, ...], list[tuple[int, int]]]] = {}
     for about, value, process in entries:
         shared.setdefault(id(about), (about, []))[1].append((value, process))

@@ -44,9 +44,6 @@ class Problems:
             self.take(problem)
         self.cut_off.update(others.cut_off)
 
-    def about(self, *paths: str) -> bool:
-        return any(path in self._of for path in paths)
-
     def found(self) -> tuple[Problem, ...]:
         return tuple(self._found.values())
 
@@ -71,8 +68,7 @@ def plural(count: int, noun: str) -> str:
 
 
 class ViewerError(Exception):
-    """A sentence for the user, and the exit code (2: nothing could be read)."""
+    """A sentence for the user."""
 
-    def __init__(self, message: str, exit_code: int = 2) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exit_code = 2
+    """Nothing could be read."""

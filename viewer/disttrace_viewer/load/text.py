@@ -54,7 +54,7 @@ def read(path: str, problems: Problems, most: int = files.MOST_BYTES) -> Text:
 def segment(path: str, problems: Problems) -> Text:
     """The lines of a segment, which has at least one when nothing is lost of it."""
     found = read(path, problems)
-    if not found.data and not problems.about(path):
+    if not found.data and not problems.of([path]):
         problems.add(path, "empty", "is empty: nothing was written to it, or all of it is lost.")
     return found
 

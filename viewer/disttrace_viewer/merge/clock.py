@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ import disttrace.journal.format as fmt
 from disttrace_viewer.trace.model import Group, JobTrace, Member, Tables
 from disttrace_viewer.trace.operation import SYNCHRONIZING
 from disttrace_viewer.trace.process import Clock, Process
-from disttrace_viewer.trace.values import dataclass
+from disttrace_viewer.trace.values import dataclass, replace, together
 
 UNKNOWN_NS = 1 << 62
 """Error of a clock of which no journal has a reading: of a process without definitions."""
@@ -50,9 +49,7 @@ def realign(trace: JobTrace, clocks: tuple[Clock, ...]) -> JobTrace:
     processes, groups = moved_definitions(trace.processes, trace.groups, trace.clocks, clocks)
     operations = table.sort("begin_ns", "process", "number")
     tables = Tables(operations, trace.calls, trace.completions)
-    return dataclasses.replace(
-        trace, tables=tables, processes=processes, groups=groups, clocks=clocks
-    )
+    return replace(trace, tables=tables, processes=processes, groups=groups, clocks=clocks)
 
 
 def moved_definitions(
@@ -69,11 +66,11 @@ def moved_definitions(
         if one.t_ns is None or not changed[clock]:
             return one
         t_ns = to_unix(clocks[clock], one.t_ns - was[clock].offset_ns)
-        return dataclasses.replace(one, t_ns=t_ns)
+        return replace(one, t_ns=t_ns)
 
     return tuple(
         _moved(p, was[p.clock], clocks[p.clock]) if changed[p.clock] else p for p in processes
-    ), tuple(dataclasses.replace(g, members=tuple(map(member, g.members))) for g in groups)
+    ), tuple(replace(g, members=tuple(map(member, g.members))) for g in groups)
 
 
 def _moved(process: Process, old: Clock, new: Clock) -> Process:
@@ -92,7 +89,7 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
 
     found: dict[str, Any] = {name: at(getattr(process, name)) for name in _OWN_TIMES}
     found |= {name: moved(getattr(process, name)) for name in _TIMED}
-    return dataclasses.replace(process, **found)
+    return replace(process, **found)
 
 
 _TIMES = ("t_ns", "first_ns", "to_ns")
@@ -176,7 +173,7 @@ def place(
         line, old = fit(_left(clocks, found, edge, bounds[edge])), clocks[clock]
         by_ns, origin_ns = -round(line.offset_ns), bounds[edge].origin_ns - old.offset_ns
         above_ns = found[reference].error_ns if reference != root else 0
-        found[clock] = dataclasses.replace(
+        found[clock] = replace(
             old, offset_ns=old.offset_ns + by_ns, moved_ns=by_ns, drift=line.drift,
             origin_ns=origin_ns, error_ns=round(line.error_ns) + above_ns,
         )  # fmt: skip
@@ -184,7 +181,7 @@ def place(
         _settle(clocks, found, root, bounds)
     for clock in {*used} - {clock for _, clock in edges} - {root}:
         error = max(found[clock].error_ns, UNMET_NS)
-        found[clock] = dataclasses.replace(found[clock], error_ns=error)
+        found[clock] = replace(found[clock], error_ns=error)
     return tuple(found)
 
 
@@ -249,7 +246,7 @@ def _settle(
     for number, most in top.items():
         old, by_ns = found[number], int((most + bottom[number]) // 2)
         error_ns = max(found[root].error_ns, int(most - bottom[number]) // 2)
-        found[number] = dataclasses.replace(
+        found[number] = replace(
             old, offset_ns=old.offset_ns + by_ns, moved_ns=old.moved_ns + by_ns, error_ns=error_ns
         )
 
@@ -260,9 +257,7 @@ _FEW = 8
 
 def _reference(processes: Sequence[Process]) -> int:
     """The clock that most processes go by; of equals, that of the lowest rank."""
-    ranks: dict[int, list[int]] = {}
-    for one in processes:
-        ranks.setdefault(one.clock, []).append(1 << 30 if one.rank is None else one.rank)
+    ranks = together((p.clock, 1 << 30 if p.rank is None else p.rank) for p in processes)
     return max(sorted(ranks), key=lambda clock: (len(ranks[clock]), -min(ranks[clock])))
 
 
@@ -271,10 +266,7 @@ def _tree(
 ) -> list[tuple[int, int]]:
     """A tree over clocks that met, from ``root``: the largest of the sets within reach first."""
     sets = [sorted(clocks) for clocks in joined]
-    of_clock: dict[int, list[int]] = {}
-    for number, clocks in enumerate(sets):
-        for clock in clocks:
-            of_clock.setdefault(clock, []).append(number)
+    of_clock = together((clock, n) for n, clocks in enumerate(sets) for clock in clocks)
     placed = {root}
     edges: list[tuple[int, int]] = []
     waiting = [(-len(sets[number]), number, root) for number in of_clock.get(root, ())]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
@@ -14,6 +13,7 @@ from disttrace_viewer.merge.store_servers import Life
 from disttrace_viewer.trace.model import Group, LaunchedJob, Place
 from disttrace_viewer.trace.plain_text import plain
 from disttrace_viewer.trace.process import Problem, Process
+from disttrace_viewer.trace.values import replace
 
 TOGETHER_NS = 60_000_000_000
 """Processes started one by one, as by a shell loop, are one launch within this time."""
@@ -31,9 +31,7 @@ def by_launch(processes: Sequence[Process], lives: Sequence[Life]) -> list[Life]
         for number, launch in enumerate(launches(processes, roots, lives, together)):
             attempts = _attempts([processes[i] for i in launch], roots)
             for index in launch:
-                found[index] = dataclasses.replace(
-                    lives[index], launch=(name, number), attempt=attempts[index]
-                )
+                found[index] = replace(lives[index], launch=(name, number), attempt=attempts[index])
     return found
 
 

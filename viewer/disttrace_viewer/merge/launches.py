@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from disttrace_viewer.merge.store_servers import SLACK_NS, Life
 from disttrace_viewer.trace.process import Process
-from disttrace_viewer.trace.values import dataclass, field
+from disttrace_viewer.trace.values import dataclass, field, together
 
 K = TypeVar("K", bound=Hashable)
 
@@ -56,12 +56,8 @@ def families(processes: Sequence[Process]) -> Union:
 
 def same(processes: Iterable[Process], key: Callable[[Process], K | None]) -> dict[K, list[int]]:
     """The processes (by index) that have a key in common; None is none."""
-    found: dict[K, list[int]] = {}
-    for process in processes:
-        value = key(process)
-        if value is not None:
-            found.setdefault(value, []).append(process.index)
-    return found
+    keyed = ((key(process), process.index) for process in processes)
+    return together((value, index) for value, index in keyed if value is not None)
 
 
 APART_NS = 60_000_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import starmap
 from typing import Any
 
@@ -17,6 +16,7 @@ from disttrace_viewer.merge.launches import same
 from disttrace_viewer.trace import process as values
 from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.process import Clock, Frame, Process, Stack
+from disttrace_viewer.trace.values import replace
 
 _AS_RECORDED = ("job_source", "boot_id", "parent", "cwd", "pid_ns", "time_ns", "ticks")
 _AS_DEFINED = ("rank", "local_rank", "world_size", "attempt", "versions", "env")

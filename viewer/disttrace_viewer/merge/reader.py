@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, partial
@@ -27,6 +26,7 @@ from disttrace_viewer.trace.columns import COMPLETIONS, OPERATIONS, TIMES
 from disttrace_viewer.trace.model import JobTrace, Key, LaunchedJob, Tables
 from disttrace_viewer.trace.plain_text import plain, shortened
 from disttrace_viewer.trace.process import Process, Stack, StackSample
+from disttrace_viewer.trace.values import replace
 
 _UNDEFINED = -1
 """Number of a call that no definition describes."""
@@ -72,7 +72,7 @@ def load(
     operations, completions = reading.read()
     problems, stacks = part.problems, reading.stacks
     processes = [
-        dataclasses.replace(
+        replace(
             p,
             damage=problems.of(part.journals[p.index].told_of),
             losses=problems.losses(part.journals[p.index].told_of),
@@ -183,7 +183,7 @@ class _Reading:
         if dumped is not None:  # after the last word of the process itself
             first = signs.first.get((0, dumped))
             stands[0] = StackSample(last, stack(dumped), last if first is None else unix(first))
-        return dataclasses.replace(
+        return replace(
             process,
             last_ns=last,
             heartbeat_ns=None if signs.beat is None else unix(signs.beat),

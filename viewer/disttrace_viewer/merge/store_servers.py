@@ -10,7 +10,7 @@ from typing import TypeVar
 from disttrace_viewer.trace.model import Place, Store
 from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.process import Process
-from disttrace_viewer.trace.values import dataclass, replace
+from disttrace_viewer.trace.values import dataclass, replace, together
 
 LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0", "[::1]", "::ffff:127.")
 SLACK_NS = 5_000_000_000
@@ -131,13 +131,11 @@ def places_of(
         else:
             pending.setdefault(scope(store, process), []).append(store)
     for where, waiting in pending.items():
-        for together in clusters(waiting, lambda s: lives[s.process]):
-            first = min(processes[s.process].id for s in together)
-            keys.update((s.index, (*where, first)) for s in together)
-    members: dict[str, list[Store]] = {}
+        for cluster in clusters(waiting, lambda s: lives[s.process]):
+            first = min(processes[s.process].id for s in cluster)
+            keys.update((s.index, (*where, first)) for s in cluster)
     ids = {index: identifier(key) for index, key in keys.items()}
-    for store in bases:
-        members.setdefault(ids[store.index], []).append(store)
+    members = together((ids[store.index], store) for store in bases)
     return tuple(_place(key, found) for key, found in members.items()), ids
 
 

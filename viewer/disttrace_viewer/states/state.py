@@ -183,12 +183,11 @@ def pack(states: Iterable[State]) -> bytes:
 
 def unpack(data: bytes, known: dict[str, Any] | None = None) -> list[State]:
     """The states in the bytes of ``pack``. Raises StateError."""
-    return parsed(inflated(data), known)
+    return parsed(inflated(data), {} if known is None else known)
 
 
-def parsed(text: bytes, known: dict[str, Any] | None = None) -> list[State]:
+def parsed(text: bytes, known: dict[str, Any]) -> list[State]:
     """The states of a batch; equal or ``known`` definitions are one object. Raises StateError."""
-    known = {} if known is None else known
     try:
         value = orjson.loads(text)
         for one in value["shared"]:

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from disttrace_viewer.trace.process import Clock, Frame, Problem, Process, Stack
-from disttrace_viewer.trace.values import dataclass, field, fields
+from disttrace_viewer.trace.values import dataclass, field, fields, together
 
 if TYPE_CHECKING:
     import polars as pl
@@ -117,6 +117,12 @@ class Group:
     """After which its backend gives an operation up."""
     partial: bool = False
     """``ranks`` are those that were seen in it: there may be others."""
+
+    @property
+    def described(self) -> str:
+        """What the program calls it; empty for torch's own words, and an object's address."""
+        desc = self.desc or ""
+        return "" if desc in ("undefined", "default_pg") or "0x" in desc else desc
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -324,12 +330,9 @@ class JobTrace:
         return {rank: one.like[-1] for one in self.reported for rank in one.ranks}
 
     @cached_property
-    def reported_by(self) -> Mapping[int, tuple[Reported, ...]]:
+    def reported_by(self) -> Mapping[int, Sequence[Reported]]:
         """By the second one of those that they wait with."""
-        found: dict[int, list[Reported]] = {}
-        for one in self.reported:
-            found.setdefault(one.like[-1], []).append(one)
-        return {process: tuple(of) for process, of in found.items()}
+        return together((one.like[-1], one) for one in self.reported)
 
     @cached_property
     def by_id(self) -> Mapping[str, Process]:
@@ -342,19 +345,12 @@ class JobTrace:
     @cached_property
     def groups_by_process(self) -> Mapping[int, frozenset[int]]:
         """Indices of the groups that each process is a member of."""
-        found: dict[int, set[int]] = {}
-        for group in self.groups:
-            for member in group.members:
-                found.setdefault(member.process, set()).add(group.index)
+        found = together((m.process, group.index) for group in self.groups for m in group.members)
         return {process: frozenset(groups) for process, groups in found.items()}
 
     @cached_property
-    def children(self) -> Mapping[str, tuple[int, ...]]:
-        found: dict[str, list[int]] = {}
-        for process in self.processes:
-            if process.parent is not None:
-                found.setdefault(process.parent, []).append(process.index)
-        return {parent: tuple(children) for parent, children in found.items()}
+    def children(self) -> Mapping[str, Sequence[int]]:
+        return together((p.parent, p.index) for p in self.processes if p.parent is not None)
 
     @cached_property
     def groups_of(self) -> Mapping[tuple[int, ...] | None, int]:

@@ -13,11 +13,11 @@ import orjson
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.diagnosis.job import verdict_on
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.trace.model import JobTrace
+from disttrace_viewer.trace.values import together
 from disttrace_viewer.views import tables
 
 BUCKET = 64

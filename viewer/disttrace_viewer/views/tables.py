@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.sample import innermost, together
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.analysis.statistics import by_device, with_shapes
 from disttrace_viewer.analysis.wait_states import WaitStates
 from disttrace_viewer.trace.columns import STATUS, WAIT_END
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.process import Stack
+from disttrace_viewer.trace.values import together
 
 FRAME = pl.Struct({"file": pl.String(), "line": pl.Int64(), "function": pl.String()})
 _RANKS = pl.List(pl.Int64())

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from disttrace.journal.code_files import in_package
-from disttrace_viewer.analysis.sample import innermost, together
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.trace.model import Call, Group, JobTrace
 from disttrace_viewer.trace.process import Process, Stack
-from disttrace_viewer.trace.values import dataclass
+from disttrace_viewer.trace.values import dataclass, together
 
 LANES = 8
 """More lanes than these do not fit beside the text in 80 columns: they fold."""
@@ -169,9 +169,8 @@ def _ranks(members: list[int]) -> str:
 def _group_name(group: Group) -> str:
     if group.default:
         return "default group"
-    described = group.desc if group.desc not in (None, "", "undefined", "default_pg") else None
-    if described:
-        return f"group {described}"
+    if group.described:
+        return f"group {group.described}"
     if group.name and len(group.name) <= 16:
         return f"group {group.name}"
     if group.name:

@@ -10,10 +10,10 @@ from disttrace.journal.format import ABORTED, EXEC, STOPPED, UNINSTALLED, UNKNOW
 from disttrace_viewer.analysis.liveness import DISK, signal_name
 from disttrace_viewer.analysis.process_ends import SILENT, UNKNOWN, End
 from disttrace_viewer.analysis.sample import frame as frame_of
-from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Failure, Frame
+from disttrace_viewer.trace.values import together
 from disttrace_viewer.wording.names import few, file_name, first_runs, number, roughly
 
 MANY = 8
@@ -104,8 +104,8 @@ def group(value: Group | None, trace: JobTrace | None = None, *, brief: bool = F
     if value.default:
         return "default" if brief else "the default group"
     text = f"group [{_few(value.ranks)}]" if value.ranks else f"group {value.name!r}"
-    if value.desc and value.desc not in ("undefined", "default_pg") and "0x" not in value.desc:
-        text = value.desc if brief else f"{text} ({value.desc})"
+    if value.described:
+        text = value.described if brief else f"{text} ({value.described})"
     elif trace is not None and trace.groups_of[value.ranks] > 1:
         text += f" named {value.name!r}"
     return text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from disttrace_viewer.analysis.past import Misfit, fits
@@ -15,7 +14,6 @@ from disttrace_viewer.analysis.sample import (
     is_of_generated,
     lines_of,
     site,
-    together,
 )
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.mismatches import Disagreement, aligned, unfitting
@@ -25,6 +23,7 @@ from disttrace_viewer.findings.rules import outside, swallowed
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame
+from disttrace_viewer.trace.values import replace, together
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few, number, parameters, unusual
 
@@ -198,9 +197,7 @@ def _inside(case: Case, found: Disagreement) -> frozenset[int]:
 
 
 def _parameters(found: Disagreement) -> dict[int, tuple[list[str], list[str]]]:
-    """By rank, of what FSDP calls for or DDP shares, the parameters that it lacks there and those
-    beyond the others'; the most, or else those with more, are the usual ones.
-    """
+    """By rank the parameters of FSDP's or DDP's call that it lacks, and those beyond the usual."""
     of = {rank: op.call.args for rank, op in sorted(found.members.items())}
     lists = {rank: args.get("parameters") for rank, args in of.items()}
     named = {rank: tuple(map(str, one)) for rank, one in lists.items() if isinstance(one, list)}

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace_viewer.analysis.past import place_of
-from disttrace_viewer.analysis.sample import message_stream, site, together
+from disttrace_viewer.analysis.sample import message_stream, site
 from disttrace_viewer.evidence.mismatches import called_from
 from disttrace_viewer.evidence.wait import COLLECTIVE, KEY, MESSAGE, Wait, cycles, ring
 from disttrace_viewer.findings.case import Case
@@ -15,16 +15,14 @@ from disttrace_viewer.findings.rules import outside, swallowed, unmatched
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame
+from disttrace_viewer.trace.values import together
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few
 
 
 def find(case: Case) -> Iterator[RuleFinding]:
-    """One finding per strongly connected part of the waits that nothing else explains.
-
-    Those first that wait for others as well: each is a fault by itself, and what follows from one
-    that was reported is not repeated.
-    """
+    """One finding per strongly connected part of the waits that nothing else explains; those first
+    that wait for others as well, for what follows from one is not repeated."""
 
     def one_may_come(wait: Wait) -> bool:
         return wait.any_of and (
@@ -44,10 +42,8 @@ def find(case: Case) -> Iterator[RuleFinding]:
 
 
 def _graph(waits: Iterable[Wait]) -> dict[int, Sequence[int]]:
-    """Processes to what they wait in, which has a number below zero, and from there to those who
-    must act. Members of an exchange share their targets, as one object:
-    thousands of them, with few edges.
-    """
+    """Processes to what they wait in (a number below zero), and from there to those who must act:
+    members of an exchange share their targets, so thousands have few edges."""
     edges: dict[int, Sequence[int]] = {}
     inside: defaultdict[int, list[int]] = defaultdict(list)
     number: dict[int, int] = {}
@@ -106,10 +102,8 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
 
 def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
     """A collective in which most members wait for the only one that is not in it, and the message
-    that this one is in, if it has left the collective out: since its last one there it came through
-    that line already, and sent to one of those who wait. Had it got a message too few, so would
-    that one.
-    """
+    that this one is in, if it left the collective out: since its last one there it came through
+    that line already, and sent to one of those who wait."""
     for wait in (w for w in waits if w.stream is not None and not w.absent):
         size = case.trace.groups[wait.op.call.group or 0].size or 0
         for other in (w for w in waits if w.kind == MESSAGE and (w.process,) == wait.targets):
@@ -200,9 +194,7 @@ def _hint(case: Case, waits: Sequence[Wait], edges: Sequence[tuple[Wait, int]]) 
 
 
 def _counted(case: Case, edges: Sequence[tuple[Wait, int]]) -> str | None:
-    """By how many calls each is short for which another one waits; first where it has made some.
-    Whose doing it is the counts do not tell: either side may be short, or have made one too many.
-    """
+    """By how many calls each is short for which another waits; whose doing it is no count tells."""
     texts: list[tuple[bool, str]] = []
     for wait, target in edges:
         op, trace = wait.op, case.trace

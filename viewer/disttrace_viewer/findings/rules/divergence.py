@@ -1,18 +1,15 @@
-"""Members of a group are out of step: one left out a call, or made one more, and it was not
-noticed.
+"""Members of a group are out of step: one left out a call, or made one more, unnoticed.
 
-Where it led to an error later, that finding shows since when; where it led to none, it is a
-finding of its own.
+An error that it led to later shows since when; where it led to none, it is a finding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from disttrace_viewer.analysis.out_of_step import SKIPPED, SWAPPED, Shift
 from disttrace_viewer.analysis.past import Place, op_of, place_of
-from disttrace_viewer.analysis.sample import innermost, together
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
@@ -21,6 +18,7 @@ from disttrace_viewer.findings.rules import outside, swallowed
 from disttrace_viewer.trace.model import CodeLocation, Group, JobTrace, Stream
 from disttrace_viewer.trace.operation import is_nan_check
 from disttrace_viewer.trace.process import Digest, NonFinite, Stack, Unreduced
+from disttrace_viewer.trace.values import replace, together
 from disttrace_viewer.wording import names, sentences
 
 _AT_LAST = mismatches.KINDS | {"missing_participant", "no_progress"}
@@ -94,10 +92,9 @@ def traced_back(case: Case, finding: RuleFinding) -> RuleFinding:
 
 
 def _by_other_lines(case: Case, finding: RuleFinding, *, of_modules: bool = False) -> RuleFinding:
-    """An error with the collective from which on members came by different lines, up to the last
-    that all have made before it, if they had always come to each of these lines together: a call
-    that was left out just now is followed by too few others for anybody to show it. ``of_modules``:
-    only where all came for modules of FSDP's, whose order is one."""
+    """An error with the collective from which on members came by different lines, if they had
+    always come to each of these together before. ``of_modules``: only where all came for modules of
+    FSDP's, whose order is one."""
     what = "modules" if of_modules else "lines"
     for stream, number in _up_to(case, finding).items():
         shift = case.steps.get(stream) if of_modules else None
@@ -140,9 +137,9 @@ _LEFT_OUT = "Look for what leaves a module out on one rank: an expert without to
 def _parted_before(
     case: Case, stream: Stream, number: int, *, of_modules: bool
 ) -> tuple[int, list[tuple[Place, list[int]]]]:
-    """The first collective before ``number`` to which members came by different lines, as they did
-    to the last one, with the members of each; none where a line was new to those of another.
-    ``of_modules``: the first of FSDP's, whatever lines the program's own calls were made at."""
+    """The first collective before ``number`` to which members came by different lines, as to the
+    last, with the members of each; none where a line was new to another. ``of_modules``: of FSDP's.
+    """
     nothing: tuple[int, list[tuple[Place, list[int]]]] = (number, [])
     group = case.trace.groups[stream[0] or 0]
     members = [m.process for m in group.members]

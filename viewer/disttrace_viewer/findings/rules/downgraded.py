@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, CLEAN, OWN, SILENT
-from disttrace_viewer.analysis.sample import innermost, together
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.polling import ASKED_NS
 from disttrace_viewer.evidence.recorded import STUCK_NS
@@ -17,6 +16,7 @@ from disttrace_viewer.findings.rules.outside import OF_ABSENCE
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import GROUPED, Op, is_connection_error
 from disttrace_viewer.trace.process import Failure, Process
+from disttrace_viewer.trace.values import replace, together
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.sentences import LEFTOVER, MAY_END, raised
 
@@ -131,10 +131,8 @@ def _left_over(case: Case) -> Iterator[Op]:
 
 
 def met_before(case: Case, *, stuck: bool = False) -> Iterator[tuple[Op, int]]:
-    """Groups that broke while they were made, where an earlier attempt of the same launcher made
-    one under the same keys of one store: what it set is found before it is set anew. ``stuck``: or
-    are still made, though all have come.
-    """
+    """Groups that broke while they were made (``stuck``: or still are), where an earlier attempt of
+    the launcher made one under the same keys of one store: what it set is found first."""
     made: dict[Hashable, int] = {}
     broken: list[tuple[Hashable, Op]] = []
     for op, store in case.rendezvous.constructors:
@@ -192,9 +190,7 @@ def attempts(case: Case, finding: RuleFinding) -> tuple[int | None, int | None]:
 
 def _went_on(case: Case, finding: RuleFinding) -> int | None:
     """The process that started all concerned as ranks, then others who all ended well, and ended
-    well itself: a sweep in which a trial failed, by which it did not. No launcher is one: its end
-    counts its attempts.
-    """
+    well itself (a sweep); no launcher, whose end counts its attempts."""
     concerned = [case.trace.processes[i] for i in (*finding.culprits, *finding.waiting)]
     parents = {one.parent for one in concerned}
     starter = case.trace.by_id.get(parents.pop() or "") if len(parents) == 1 else None
@@ -225,10 +221,8 @@ def _ran_to_its_end(case: Case, attempt: int, launchers: set[str]) -> bool:
 
 
 def _launchers(case: Case, finding: RuleFinding) -> set[str]:
-    """Ids of the processes that started those concerned, whose journals may be lost; an empty one
-    for which nothing traced has started. Who was killed with its node begins nothing anew: in its
-    place those count that started the others of that attempt, as a job may go on with fewer nodes.
-    """
+    """Ids of the processes that started those concerned, an empty one for none that is traced. In
+    place of one that was killed with its node, those that started others of that attempt."""
     trace = case.trace
     concerned = [trace.processes[i] for i in (*finding.culprits, *finding.waiting)]
     found = {one.parent or "" for one in concerned}
@@ -291,10 +285,8 @@ def _awaited(case: Case, wait: Wait) -> Iterator[int]:
 
 
 def _gets_on(case: Case, process: int, since_ns: int) -> bool:
-    """Whether a process exchanges something with others again and again: long after others began to
-    wait it came through a call, or is in one that it has come through before, and that not for so
-    long that it stands still itself.
-    """
+    """Whether a process exchanges with others again and again: long after others began to wait it
+    came through a call, or is in one that it has come through before, and not for long."""
     end = case.evidence.ends[process]
     lives = end.how == ALIVE and end.held is None and process not in case.evidence.timeless
     if not lives and not (end.how == SILENT and process in case.cut_off):

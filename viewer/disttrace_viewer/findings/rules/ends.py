@@ -16,7 +16,7 @@ from disttrace_viewer.analysis.process_ends import (
     SILENT,
     STOPPED_AGENT,
 )
-from disttrace_viewer.analysis.sample import frame, together
+from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, RuleFinding, Scope, why
@@ -24,7 +24,7 @@ from disttrace_viewer.findings.rules import outside, process_failed
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op, is_time_out
 from disttrace_viewer.trace.process import Failure, Worker
-from disttrace_viewer.trace.values import dataclass
+from disttrace_viewer.trace.values import dataclass, together
 from disttrace_viewer.wording import sentences
 
 
@@ -101,10 +101,8 @@ def find_orphaned(case: Case) -> Iterator[RuleFinding]:
 
 
 def find_unseen(case: Case) -> Iterator[RuleFinding]:
-    """One finding per way to end in a launcher's last attempt, by time. After how an earlier one
-    ended its launcher has begun anew; and live the journals of those who had ended long before the
-    last attempt began are left out, so it cannot be told there that they have none.
-    """
+    """One finding per way to end in a launcher's last attempt, by time: of earlier ones it has
+    begun anew, and live their journals may be left out."""
     last = {
         p.index: max((w.attempt or 0 for w in p.workers), default=0) for p in case.trace.processes
     }

@@ -117,10 +117,8 @@ HINT = "Find what held it up before that call, or allow more time: timeout= of t
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A late process was in ``op`` when it was given up, and came on once ``by`` had come there.
-
-    Without ``by`` it is not known what it waited for; without ``op`` it was in no communication.
-    """
+    """A late process was in ``op`` when it was given up (None: in no communication), and came on
+    once ``by`` (empty: not known) had come there."""
 
     op: Op | None
     by: tuple[Op, ...]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from disttrace.journal.code_files import is_library
 from disttrace_viewer.analysis.out_of_step import MOST_SHIFT
 from disttrace_viewer.analysis.process_ends import CLEAN, TOGETHER_NS
-from disttrace_viewer.analysis.sample import STAND_IN, Course, Site, site, together
+from disttrace_viewer.analysis.sample import STAND_IN, Course, Site, site
 from disttrace_viewer.evidence.wait import COLLECTIVE, RENDEZVOUS, Wait, Waits, given_up_ns
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
@@ -17,6 +16,7 @@ from disttrace_viewer.findings.rules.late_arrivals import Late
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.findings.rules.unmatched import with_question
 from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.values import replace, together
 from disttrace_viewer.wording import sentences
 
 
@@ -115,9 +115,8 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
 
 
 def _issues_nothing(case: Case, wait: Wait, process: int) -> bool:
-    """Whether a process's main thread is in Python, in no backward pass, and the call before this
-    one is in its journal, where also calls of C++ are: it cannot be about to issue one unseen.
-    """
+    """Whether its main thread is in Python, in no backward pass, and the call before this one is
+    recorded: it cannot be about to issue one unseen."""
     evidence, last = case.evidence, case.last(process)
     stack = evidence.stack(process)
     kept = evidence.sample.of_process.get(process, ())

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace.journal.format import DEVICE, HOST, LINK, REPLAYED
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
-from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.evidence.evidence import LED
 from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.wait import (
@@ -25,6 +24,7 @@ from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.operation import Op, is_closed
 from disttrace_viewer.trace.process import JOURNAL, Trouble
+from disttrace_viewer.trace.values import together
 from disttrace_viewer.wording import sentences
 
 Reported = Sequence[tuple[int, Trouble]]
@@ -32,11 +32,8 @@ _MOST_BETWEEN_TRIES_NS = 60_000_000_000
 
 
 def find(case: Case) -> Iterator[RuleFinding]:
-    """One finding per exchange that is complete, old, and not over; and per store whose server is
-    still.
-
-    What an operation waits for that is seen only from outside is not known; it comes last.
-    """
+    """One finding per exchange that is complete, old, and not over, and per store whose server is
+    still; last what waits for something that is seen only from outside."""
     for wait in case.due(SERVER):
         yield _finding(case, wait)
     apart = [w for w in case.due(OTHER) if not case.knows("sequence", [w.process])]
@@ -66,10 +63,8 @@ def _drains(case: Case, wait: Wait) -> bool:
 
 
 def _ended(case: Case, wait: Wait) -> bool:
-    """Whether something else than a lack of progress is at hand: a closed connection is the end of
-    a process, and why a group could not be made is in the text of a failure. Nor was anybody held
-    who ended well: that its device was not seen to come through proves nothing then.
-    """
+    """Whether something else than a lack of progress is at hand: a connection was closed, a group
+    could not be made, or it ended well, and its device was only not seen."""
     if wait.op.on_device and case.ends[wait.process].how == CLEAN:
         return True
     if wait.kind != RENDEZVOUS:
@@ -301,9 +296,7 @@ _ORDER = (DEVICE, LINK, HOST)
 
 
 def around(case: Case, wait: Wait, members: Iterable[int]) -> list[tuple[int, Trouble]]:
-    """By the process in whose journal it stands; devices first, then links. Of the hosts of
-    ``members`` only, and nothing of devices where the operation is on none.
-    """
+    """By process; devices first, then links. Of ``members``' hosts; of devices if it is on one."""
     hosts = {case.trace.processes[p].clock for p in members}
     since_ns = wait.op.begin_ns - BEFORE_NS
     found = [

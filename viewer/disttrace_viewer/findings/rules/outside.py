@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, MISSED_NS, SILENT, TOGETHER_NS
-from disttrace_viewer.analysis.sample import innermost, together
+from disttrace_viewer.analysis.sample import innermost
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.wait import Wait
@@ -17,6 +16,7 @@ from disttrace_viewer.findings.rules import late_arrivals
 from disttrace_viewer.trace.model import CodeLocation, JobTrace
 from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
 from disttrace_viewer.trace.process import ATTACHED, DUMPED, JOURNAL, Failure, Unreduced
+from disttrace_viewer.trace.values import replace, together
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import parameters
 
@@ -82,10 +82,8 @@ def settles(case: Case, sinks: Sequence[int], *, early: bool) -> tuple[str, ...]
 
 
 def mute(case: Case, sinks: Sequence[int]) -> list[int]:
-    """Those whose last sign of life is older than the others', without a last word, and who are
-    not seen to live now: frozen, ended, or gone with their host before a connection could be
-    closed.
-    """
+    """Those whose last sign of life is older than the others', without a last word, and who are not
+    seen to live now: frozen, ended, or gone with their host."""
     evidence, silent = case.evidence, []
     for sink in sinks:
         if evidence.trace.processes[sink].exit is not None:

@@ -20,7 +20,7 @@ from disttrace_viewer.analysis.process_ends import (
     TOGETHER_NS,
     End,
 )
-from disttrace_viewer.analysis.sample import frame, innermost, together
+from disttrace_viewer.analysis.sample import frame, innermost
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.recorded import STUCK_NS
@@ -28,6 +28,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, RuleFinding, Scope, why
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.values import together
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import parameters, unusual
 
@@ -39,11 +40,8 @@ _OF_ONE = re.compile(r"[\d/]")
 
 
 def find(case: Case) -> Iterator[RuleFinding]:
-    """The first failure of its own; failures of the same type, line and words are one finding, and
-    crashes by the same signal after the same call.
-
-    Others that fail by themselves later are findings of their own unless they followed from this.
-    """
+    """The first failure of its own. Those of one type, line and words are one finding, and crashes
+    by one signal after one call; others are findings of their own unless they followed from it."""
     left = [p for p in case.own_failures() if counts(case, p) and not _gave_up(case, p)]
     order = case.by_rank(left + _gone(case))
     order.sort(key=lambda p: case.ends[p].t_ns)
@@ -107,11 +105,8 @@ def _signature(case: Case, process: int) -> object:
 
 
 def _gone(case: Case) -> list[int]:
-    """Processes that stopped without an exit record, where that was what broke the job.
-
-    A process that others wait for in vain while its connections stay open has not ended: whatever
-    ended it came later, and most often the whole job was ended.
-    """
+    """Processes that stopped without an exit record, where that broke the job: none that others
+    waited for in vain while its connections stayed open."""
     evidence = case.evidence
     broken = {
         p.index

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from disttrace_viewer.analysis.sample import STORES, together
+from disttrace_viewer.analysis.sample import STORES
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.wait import COLLECTIVE, MESSAGE, RENDEZVOUS, Wait
@@ -17,7 +17,7 @@ from disttrace_viewer.findings.rules.communicator_creation import may_come
 from disttrace_viewer.merge.store_servers import scope
 from disttrace_viewer.trace.model import JobTrace, Store
 from disttrace_viewer.trace.operation import Op
-from disttrace_viewer.trace.values import dataclass
+from disttrace_viewer.trace.values import dataclass, together
 from disttrace_viewer.wording import sentences
 
 
@@ -38,9 +38,8 @@ def joins(case: Case, *, by_hand: bool = False) -> Iterator[Join]:
     """Every store that a member constructed for a rendezvous, by process and number; ``by_hand``:
     also every group (``ProcessGroupGloo(store, rank, size)``) that was made of a store directly.
 
-    Agents are no members: under a static rendezvous (plain ``torchrun``) theirs hosts the store at
-    the workers' own address, and counts nodes where they count ranks. It is the role that tells
-    them apart; with as many nodes as ranks the numbers are equal.
+    Agents are no members: under plain ``torchrun`` theirs hosts the store at the workers' own
+    address, and counts nodes where they count ranks.
     """
     for op, store in case.rendezvous.constructors:
         parent = case.sample.around(op)
@@ -273,11 +272,8 @@ def _blame(
 def _where_others_are(
     case: Case, clients: Sequence[tuple[Op, Store]], listeners: Sequence[tuple[Op, Store]]
 ) -> tuple[Op, Store, set[int]] | None:
-    """The listener at which most are who do not dial in vain, and who that is.
-
-    One that all clients had reached before they dialled elsewhere, and where no other is now,
-    was left for another rendezvous.
-    """
+    """The listener at which most are who do not dial in vain, and who that is; none that all
+    clients had reached, and where no other is now: it was left for another rendezvous."""
     here, found = {op.process for op, _ in clients}, list[tuple[Op, Store, set[int]]]()
     made = [(o, address(case, s)) for o, s in _of_tcp(case)]
     newest = {o.process: where for o, where in made}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from disttrace_viewer.analysis.process_ends import CLEAN
-from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.rendezvous import UNNAMED, Attempt, Rendezvous
 from disttrace_viewer.evidence.wait import NODES, RENDEZVOUS, Wait, Waits
@@ -15,6 +14,7 @@ from disttrace_viewer.findings.rules import downgraded, ends, late_arrivals, out
 from disttrace_viewer.findings.rules.communicator_creation import may_come
 from disttrace_viewer.findings.rules.ends import EXITED, KILLED, Unseen, unseen_of
 from disttrace_viewer.trace.model import JobTrace, Store
+from disttrace_viewer.trace.values import together
 from disttrace_viewer.wording import sentences
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from disttrace_viewer.analysis.liveness import signal_name
 from disttrace_viewer.analysis.process_ends import FROM_OUTSIDE
-from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import (
     CERTAIN,
@@ -23,6 +22,7 @@ from disttrace_viewer.findings.finding import (
 )
 from disttrace_viewer.findings.rules.process_failed import look_for
 from disttrace_viewer.trace.plain_text import numbers
+from disttrace_viewer.trace.values import together
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import clock_time
 

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.evidence.store_keys import ALIKE, NUMBER, Key
 from disttrace_viewer.evidence.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
@@ -16,16 +15,16 @@ from disttrace_viewer.findings.rules import late_arrivals, outside
 from disttrace_viewer.findings.rules.deadlock import SET_FIRST
 from disttrace_viewer.trace.model import JobTrace, lead_of
 from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.values import together
 from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[RuleFinding]:
     """One finding per key, or set of keys, that is awaited and not set.
 
-    A thread beside the one that communicates may wait for a key all day, for "shutdown" for
-    example. Its wait counts only where nothing else is wrong and the main thread waits for that
-    thread. Nor does one count that asks, where no setter of the key is known, and holds up none; or
-    whose process ended well all the same.
+    A thread beside the one that communicates may wait for "shutdown" all day: it counts only where
+    nothing else is wrong and the main thread waits for it. Nor does one count that asks and holds
+    up none, or whose process ended well.
     """
     seen = set[Hashable]()
 
@@ -55,11 +54,7 @@ def _unset(case: Case, wait: Wait) -> bool:
 
 def _waits_for_the_lost(case: Case, wait: Wait) -> bool:
     """Whether none is left to set the key but processes that are held up as other findings tell,
-    and among them one that never came out of what a finding is about.
-
-    Inside a collective whose sizes differ a backend may end a process, or hold it up, and nothing
-    else tells that it did.
-    """
+    one of which never came out of what a finding is about: a backend may hold it up unseen."""
     lost = {p for one in case.findings if one.severity == ERROR for p in one.scope.members}
     able = _able(case, wait)
     return not lost.isdisjoint(able) and all(
@@ -264,12 +259,8 @@ def _held_up(case: Case, wait: Wait, who: list[int]) -> list[Wait]:
 
 
 def _near(case: Case, op: Op, wanted: Key) -> tuple[str, int] | None:
-    """The key of a place that looks most like the ``wanted`` one of an operation, with who set it.
-
-    One that bears the same numbers counts for more (``chekpoint/7``) than the last of a series
-    does. That keys begin with the same prefixes of stores does not make them alike, and torch's own
-    keys (addresses of a mesh, what makes a group) are not what anybody looked for.
-    """
+    """The key of a place that looks most like the ``wanted`` one, with who set it; first those that
+    bear the same numbers. Prefixes of stores, and torch's own keys, do not count."""
     setters, (place, key) = case.setters, wanted
     by_lead: dict[str, dict[str, tuple[str, int]]] = {}
     for (where, k), setter in setters.set_by.items():

@@ -9,7 +9,6 @@ missing as well.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import takewhile
 
 from disttrace.journal.code_files import BUILT_IN, is_library, waits_for_input
@@ -24,6 +23,7 @@ from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.trace.model import CodeLocation, JobTrace
 from disttrace_viewer.trace.operation import GROUPED
 from disttrace_viewer.trace.process import Stack, StackSample
+from disttrace_viewer.trace.values import replace
 from disttrace_viewer.wording import sentences
 
 LOOKING_NS = 100_000_000
@@ -43,9 +43,8 @@ def find(case: Case) -> Iterator[RuleFinding]:
 
 
 def _idle(late: Late) -> bool:
-    """Whether it is the source of what the others wait in, and waits for input before that. To
-    sleep for a moment is work, in a program that imitates it; for longer, a look now and then.
-    """
+    """Whether it is the source of what the others wait in, and waits for input before that. A
+    moment's sleep is work, in a program that imitates it."""
     call = late.call
     if late.kind == "straggler" and (call.root is None or call.root != call.group_rank):
         return False
@@ -138,10 +137,8 @@ def eased(case: Case, finding: RuleFinding) -> RuleFinding:
 
 
 def _sources(case: Case, waits: Sequence[Wait]) -> set[int]:
-    """All that these wait for: the root of a collective, whoever may send; or who waits for a key
-    itself. In place of one that waits as before, those it waits for. Empty where it has come, and
-    others are missing.
-    """
+    """The roots and senders that these wait for, or who waits for a key itself; in place of one
+    that waits as before, those it waits for. Empty where it has come."""
     found, todo, followed = set[int](), [*waits], {*waits}
     for wait in todo:
         op, own, sources = wait.op, wait.kind == KEY, set[int]()
@@ -161,9 +158,8 @@ def _sources(case: Case, waits: Sequence[Wait]) -> set[int]:
 
 
 def _server(case: Case, waits: Sequence[Wait]) -> set[int]:
-    """The only one that lacks in a collective without a source, at a line that is new to those who
-    wait, if it was the source of theirs before and waited for input then: all have left the loop.
-    """
+    """The only one that lacks in a collective at a new line, if it was the others' source before
+    and waited for input then: all have left the loop."""
     away = {p for w in waits for p in w.targets}
     if len(away) != 1 or any(w.kind != COLLECTIVE or w.absent or _usual(case, w) for w in waits):
         return set()

@@ -7,16 +7,16 @@ Such a call takes no number, so that the next one of its rank meets the others'.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from disttrace.journal.format import COLLECTIVE, COMPOSED
 from disttrace_viewer.analysis.out_of_step import Shift
 from disttrace_viewer.analysis.past import Place, place_of
-from disttrace_viewer.analysis.sample import frame, together
+from disttrace_viewer.analysis.sample import frame
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.trace.model import Stream
 from disttrace_viewer.trace.operation import Op, is_connection_error
+from disttrace_viewer.trace.values import replace, together
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import few
 from disttrace_viewer.wording.sentences import tidy

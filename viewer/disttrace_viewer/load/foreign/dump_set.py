@@ -15,7 +15,7 @@ from functools import cached_property
 from disttrace_viewer.load.foreign.dump import Dump, DumpEntry, rank_in
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.plain_text import plain, whole
-from disttrace_viewer.trace.values import dataclass, field, replace
+from disttrace_viewer.trace.values import dataclass, field, replace, together
 
 DEFAULT = "default_pg"
 COPY_NS = 5_000_000
@@ -168,9 +168,7 @@ def in_flight(dump: Dump, entry: DumpEntry) -> bool:
 
 def sets_of(found: Sequence[Dump], problems: Problems) -> list[DumpSet]:
     """The dumps by job, which folders, ranks and times tell; of each rank the newest one."""
-    folders: dict[str, list[Dump]] = {}
-    for dump in found:
-        folders.setdefault(os.path.dirname(dump.path), []).append(dump)
+    folders = together((os.path.dirname(dump.path), dump) for dump in found)
     sets: list[DumpSet] = []
     for folder, dumps in folders.items():
         by_rank = _by_rank(dumps, problems)

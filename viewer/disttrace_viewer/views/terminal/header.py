@@ -12,11 +12,11 @@ from rich.text import Text
 from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.process_ends import EXITED, FAILED, KILLED, RUNNING, UNKNOWN
-from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, JobTrace, LaunchedJob, Member, Place, lead_of
 from disttrace_viewer.trace.process import Process
+from disttrace_viewer.trace.values import together
 from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, WAIT
 from disttrace_viewer.views.terminal.diagnosis import Line, elsewhere, lacking
 from disttrace_viewer.wording import sentences

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.process_ends import FAILED, KILLED, UNKNOWN
-from disttrace_viewer.analysis.sample import together
 from disttrace_viewer.evidence.endings import end_of
 from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.trace.values import together
 from disttrace_viewer.views.terminal import BAD, DIM, HOLD, NUMBER, WAIT
 from disttrace_viewer.views.terminal.plan import COLLECTIVE, LOCAL, MESSAGE, Plan
 from disttrace_viewer.wording.names import (

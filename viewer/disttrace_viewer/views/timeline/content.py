@@ -41,7 +41,7 @@ from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.load.announcements import SHOWN
 from disttrace_viewer.trace import operation
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.model import Call, Group, JobTrace
+from disttrace_viewer.trace.model import Call, JobTrace
 from disttrace_viewer.trace.process import Frame, Stack
 from disttrace_viewer.trace.values import asdict
 from disttrace_viewer.views import tables
@@ -114,7 +114,12 @@ class _Content:
             ],
             "findings": [self._finding(one) for one in self._findings],
             "groups": [
-                {**_kind(one), "label": group_words(one, trace), "ranks": one.ranks}
+                {
+                    "kind": one.described,
+                    "name": one.name,
+                    "label": group_words(one, trace),
+                    "ranks": one.ranks,
+                }
                 for one in trace.groups
             ],
             "said": [
@@ -308,13 +313,6 @@ def _on_bus(trace: JobTrace, call: Call) -> float | None:
     root = call.root is not None and call.root == call.group_rank
     shape = operation.on_bus(call.op, members, root=root)
     return None if shape is None else shape[0] * shape[1]
-
-
-def _kind(group: Group) -> dict[str, str]:
-    """Its name, and what groups of one sort share: their description, as ``mesh_tp``."""
-    described = group.desc and group.desc not in ("undefined", "default_pg")
-    kind = str(group.desc) if described and "0x" not in str(group.desc) else ""
-    return {"kind": kind, "name": group.name}
 
 
 NONE = (1 << 32) - 1
