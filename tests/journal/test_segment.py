@@ -25,7 +25,6 @@ from disttrace.journal.segment import (
     mechanism,
 )
 from support.preloaded import preloaded
-from support.processes import python
 from support.raw import read_journals
 
 KINDS = pytest.mark.parametrize("kind", [MappedSegment, WrittenSegment])
@@ -148,8 +147,8 @@ print(store.get("3"))
 
 def test_where_the_kernel_has_no_mapping_lines_are_written(tmp_path: Path) -> None:
     """The program hears nothing of it, and its last call is on record."""
-    plain = python("-c", NO_MAPPINGS).check()
-    traced = python("-c", NO_MAPPINGS, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()
+    plain = preloaded("-c", NO_MAPPINGS).check()
+    traced = preloaded("-c", NO_MAPPINGS, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()
     assert (plain.stdout, plain.stderr) == (traced.stdout, traced.stderr) == ("b'x'\n", "")
     last = max(tmp_path.glob("*.ops.jsonl")).read_bytes().splitlines()[-2:]
     assert [line[:12] for line in last] == [b'{"b":10003,"', b'{"e":10003,"']

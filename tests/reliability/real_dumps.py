@@ -34,7 +34,7 @@ import os, random, signal, sys, threading, time
 import torch, torch.distributed as dist
 import torch._C._distributed_c10d as c
 world, port, out, program, after = int(sys.argv[1]), *sys.argv[2:6]
-expected, stacks, nccl = int(sys.argv[6]), sys.argv[7] == "stacks", sys.argv[8] == "nccl"
+expected, nccl = int(sys.argv[6]), sys.argv[7] == "nccl"
 children = []
 for rank in range(world):
     children.append(os.fork())
@@ -48,14 +48,14 @@ else:
 def dump():
     # Monitors look now and then whether to dump: not all within a millisecond, as copies are.
     time.sleep(float(after) + random.Random(rank * 7919 + os.getpid()).random())
-    each = [(c._dump_nccl_trace(True, stacks), c._dump_nccl_trace_json())] if nccl else []
+    each = [(c._dump_nccl_trace(True, False), c._dump_nccl_trace_json())] if nccl else []
     try:  # from 2.15 on hooks record each backend by itself, NCCL's new groups too
         each += [
-            (c._dump_fr_trace(True, stacks, False, name), c._dump_fr_trace_json(True, False, name))
+            (c._dump_fr_trace(True, False, False, name), c._dump_fr_trace_json(True, False, name))
             for name in (("nccl", "nccl2") if nccl else ("gloo",))
         ]
     except (AttributeError, TypeError):
-        each += [] if nccl else [(c._dump_fr_trace(True, stacks), c._dump_fr_trace_json())]
+        each += [] if nccl else [(c._dump_fr_trace(True, False), c._dump_fr_trace_json())]
     made = dict(zip(("pickle", "json"), max(each, key=lambda forms: len(forms[1]))))
     for form, data in made.items():
         with open(f"{out}/{form}/trace_rank_{rank}", "wb") as file:
@@ -166,9 +166,7 @@ PROGRAMS = {
 }
 
 
-def dumped(
-    name: str, python: str, folder: Path, *, stacks: bool, more: Mapping[str, str] | None
-) -> None:
+def dumped(name: str, python: str, folder: Path, more: Mapping[str, str] | None) -> None:
     """Run a program in its ranks, which dump themselves and end; ``more``: variables for NCCL."""
     from support.processes import clean_environ, free_port
 
@@ -183,8 +181,7 @@ def dumped(
     ranks = subprocess.Popen(
         [
             python, folder / "ranks.py", str(WORLD), port, folder, program, str(DUMP_AFTER_S),
-            str(WORLD - (name == "died")), "stacks" if stacks else "none",
-            "gloo" if more is None else "nccl",
+            str(WORLD - (name == "died")), "gloo" if more is None else "nccl",
         ],
         env={k: v for k, v in environ.items() if k != "PYTHONPATH"},
         stderr=subprocess.DEVNULL,
@@ -238,14 +235,14 @@ def imitated_in(version: str) -> tuple[str, dict[str, str]]:
 
 def main() -> int:
     """1 if anything was said wrongly."""
-    chosen = options(__doc__, torch=sys.executable, only=list(PROGRAMS), imitated=str, stacks=False)
+    chosen = options(__doc__, torch=sys.executable, only=list(PROGRAMS), imitated=str)
     total, right, more = 0, 0, None
     if chosen.imitated:
         chosen.torch, more = imitated_in(chosen.imitated)
     for name in chosen.only:
         with tempfile.TemporaryDirectory(prefix="disttrace-dumps-") as made:
             folder = Path(made)
-            dumped(name, chosen.torch, folder, stacks=chosen.stacks, more=more)
+            dumped(name, chosen.torch, folder, more)
             for form in ("pickle", "json"):
                 copied = folder / f"{form}-copied"
                 shutil.copytree(folder / form, copied)

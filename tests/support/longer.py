@@ -48,6 +48,7 @@ LONGER = (
     "lifecycle/test_exit_hooks.py::test_way_out_of_torch_spawn[leaves",
     "lifecycle/test_exit_hooks.py::test_way_out_of_torch_spawn[interrupted",
     "lifecycle/test_exit_hooks.py::test_way_out_of_a_child[spawn-leaves",
+    "lifecycle/test_exit_hooks.py::test_way_out_of_a_child[forkserver",
     "lifecycle/test_detached.py::test_what_a_program_becomes_is_told[c]",
     "lifecycle/test_detached.py::test_what_a_program_becomes_is_told[execlpe]",
     "lifecycle/test_gil_free_stacks.py::test_the_program_has_the_signal_if_it_wants_it",

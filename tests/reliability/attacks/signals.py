@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 
-from reliability.attacks.ground import SCRIPT, STALL_S, ran, say
+from reliability.attacks.ground import say
 
 
 def waited_for_by_main() -> None:
@@ -22,11 +21,3 @@ def waited_for_by_main() -> None:
         os.kill(os.getpid(), number)
         time.sleep(0.2)
         say(came=int(signal.sigwait({number})))
-
-
-def ended_by_each() -> None:
-    """A program that handles none ends by the signal that it got, whichever that is."""
-    handled_by_none = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGBUS, signal.SIGUSR1)
-    for number in (*handled_by_none, signal.SIGRTMAX - 7):
-        end = f"time.sleep({1.5 * STALL_S})\nos.kill(os.getpid(), {int(number)})\ntime.sleep(5)\n"
-        ran([sys.executable, "-c", SCRIPT + end])
