@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from support.preloaded import preloaded
-from support.processes import clean_environ, ending, missing
+from support.processes import Outcome, missing
 from support.raw import read_journals
 
 PYNCCL = """
@@ -68,8 +67,8 @@ CALL = """
 from sglang.srt.distributed.device_communicators.pynccl import PyNcclCommunicator
 call = PyNcclCommunicator(dist.group.WORLD, "cpu").all_reduce
 call(x)
-if rank == 1:
-    time.sleep(60)
+while rank == 1 and not os.path.exists(sys.argv[2]):
+    time.sleep(0.05)
 call(x)
 """
 
@@ -98,11 +97,18 @@ def environ_of(tmp_path: Path, imitated: Path, rank: int) -> dict[str, str]:
 
 def test_a_rank_that_does_not_come_is_told(tmp_path: Path, imitated: Path) -> None:
     """By rank, operation and line, as for a collective of c10d's."""
-    command = [sys.executable, "-c", PACKAGES + START + CALL, str(tmp_path / "store")]
-    environs = [clean_environ(**environ_of(tmp_path, imitated, rank)) for rank in range(2)]
-    ranks = [subprocess.Popen(command, env=environ) for environ in environs]
-    with ending(*ranks):
-        found = missing(tmp_path / "out", "--stall", "1")
+    words = ("-c", PACKAGES + START + CALL, tmp_path / "store", tmp_path / "over")
+
+    def run(rank: int) -> Outcome:
+        return preloaded(*words, timeout=100.0, **environ_of(tmp_path, imitated, rank))
+
+    with ThreadPoolExecutor(2) as pool:
+        ranks = [pool.submit(run, rank) for rank in range(2)]
+        try:
+            found = missing(tmp_path / "out", "--stall", "1")
+        finally:
+            (tmp_path / "over").touch()
+    assert [one.result().code for one in ranks] == [0, 0]
     told = (found["op"], found["culprit_ranks"], found["seq"])
     assert told == ("pynccl.all_reduce", [1], 2)
 

@@ -9,14 +9,17 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from disttrace.cli import main
+from support.preloaded import preloaded
 from support.processes import (
     ROOT,
+    Outcome,
     clean_environ,
     companions,
     ending,
@@ -73,6 +76,7 @@ def test_a_failure_elsewhere_is_told(tmp_path: Path) -> None:
 NAMESAKES = """
 import os, sys, time, torch, torch.distributed as dist
 way, over, rank = sys.argv[1:]
+print(os.getpid(), flush=True)
 where = f"file://{over}.{way}"  # nothing but the file's store joins its ranks
 dist.init_process_group("gloo", init_method=where, rank=int(rank), world_size=2)
 for step in range(100_000):
@@ -94,24 +98,25 @@ def test_a_namesake_is_not_ended(tmp_path: Path) -> None:
     """Of two that nothing joins one stalls and is ended; the other one goes on to its end."""
     program, over = tmp_path / "program.py", tmp_path / "over"
     program.write_text(NAMESAKES)
-    environ = clean_environ(
-        DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2",
-        DISTTRACE_JOB="sweep", DISTTRACE_ON_STALL="abort", OMP_NUM_THREADS="1",
-    )  # fmt: skip
+    variables = {
+        "DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path / "out"), "DISTTRACE_STALL": "2",
+        "DISTTRACE_JOB": "sweep", "DISTTRACE_ON_STALL": "abort",
+    }  # fmt: skip
 
-    def ranks(way: str) -> list[subprocess.Popen[str]]:
-        command = [sys.executable, str(program), way, str(over)]
-        return [
-            subprocess.Popen([*command, rank], env=environ, stdout=-1, stderr=-1, text=True)
-            for rank in "01"
-        ]
+    def ended(way: str) -> list[Outcome]:
+        def run(rank: str) -> Outcome:
+            return preloaded(program, way, over, rank, timeout=120.0, **variables)
 
-    hangs, healthy = ranks("hangs"), ranks("goes-on")
-    with ending(*hangs, *healthy):
-        said = "".join(one.communicate(timeout=120)[1] for one in hangs)
+        with ThreadPoolExecutor(2) as ranks:
+            return list(ranks.map(run, "01"))
+
+    with ThreadPoolExecutor(1) as beside:
+        goes_on = beside.submit(ended, "goes-on")
+        hangs = ended("hangs")
         over.touch()
-        outcomes = [one.communicate(timeout=60) for one in healthy]
-    assert [one.returncode for one in (*hangs, *healthy)] == [75, 75, 0, 0]
+        healthy = goes_on.result()
+    assert [one.code for one in (*hangs, *healthy)] == [75, 75, 0, 0]
+    said = "".join(one.stderr for one in hangs)
     kept = (tmp_path / "out" / "sweep.verdicts.jsonl").read_text().splitlines()
     of = "|".join(json.loads(line)["process"][:12] for line in kept)
     whose = {
@@ -119,12 +124,12 @@ def test_a_namesake_is_not_ended(tmp_path: Path) -> None:
         for path in (tmp_path / "out").iterdir()
         if re.search(of, path.name)
     }
-    assert whose <= {one.pid for one in hangs}
+    assert whose <= {int(one.stdout) for one in hangs}
     assert said.count(STALLED) == 1
     assert "ended by DISTTRACE_ON_STALL=abort" in said
     assert "ranks 0, 1" not in said
-    assert not [text for _, text in outcomes if "disttrace: stalled" in text]
-    assert [text for text, _ in outcomes] == ["ended well\n"] * 2
+    assert not [one for one in healthy if "disttrace: stalled" in one.stderr]
+    assert [one.stdout.splitlines()[1:] for one in healthy] == [["ended well"]] * 2
 
 
 ENDS = """
