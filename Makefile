@@ -26,7 +26,7 @@ CHECKED = disttrace viewer tests examples benchmarks hatch_build.py hatch_manual
 ON_CORES = tests/recording tests/capture tests/test_install.py tests/jobs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test frameworks fuzz stress red-team surfaces memory test-all check docs-site coverage test-torch test-gpu prove-gpu imitated standin torch-suite faults bench bench-viewer docs clean sanitize test-cores native
+.PHONY: help setup demo test frameworks fuzz stress red-team surfaces memory test-all lint types check pytest docs-site coverage test-torch test-gpu prove-gpu imitated standin torch-suite faults bench bench-viewer docs clean sanitize test-cores native
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -54,16 +54,23 @@ demo: $(STAMP) ## trace a ping-pong and an all-reduce under torchrun, then view 
 	$(BIN)/disttrace diagnose $(OUT) || test $$? -eq 1 # 1 is a finding, such as a slow machine
 	$(BIN)/disttrace view $(OUT)
 
-test: check docs-site ## format, lint, types, tests
-	$(BIN)/python -m pytest $(BESIDE)
+test: lint ## format, lint, types, tests; types and the site are checked while tests wait
+	$(MAKE) --no-print-directory --jobs=3 types docs-site pytest
 
-check: $(STAMP)
+lint: $(STAMP)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/ruff check $(CHECKED)
-	$(BIN)/mypy $(CHECKED)
+
+check: lint types
+
+types: $(STAMP)
+	nice $(BIN)/mypy $(CHECKED)
+
+pytest: $(STAMP)
+	MAKEFLAGS= $(BIN)/python -m pytest $(BESIDE)
 
 docs-site: $(STAMP) ## the site of docs/ in build/site; a broken link is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 nice $(BIN)/mkdocs build --strict --quiet
 
 coverage: $(STAMP) ## the tests, and which lines they reached (of this process only)
 	$(BIN)/python -m pytest $(BESIDE) --cov=disttrace --cov=disttrace_viewer --cov-report=term:skip-covered
