@@ -10,7 +10,7 @@ import pytest
 from disttrace.journal.code_files import BUILT_IN
 from disttrace_viewer.api import live
 from support.journals import MS, PEER_GONE, Journal, S, workers
-from support.scenes import alive, all_gone, finds, hang_without, ranks, steps
+from support.scenes import alive, all_gone, finds, hang_without, ranks, steps, verdict
 
 PYTHON = "/usr/lib/python3.11"
 Frames = tuple[tuple[str, int, str], ...]
@@ -171,6 +171,19 @@ def test_what_looks_alike_is_broken(tmp_path: Path, how: str) -> None:
     else:
         served(tmp_path, QUEUE)[0].define("activity", t=15 * S, over=5 * S, cpu=0, failed=1)
     finds(tmp_path, "missing_participant", [2 if how == "another one too" else 0])
+
+
+@pytest.mark.parametrize("lost", ["definitions", "all"])
+def test_the_culprits_journal_is_lost(tmp_path: Path, lost: str) -> None:
+    """The source is as idle as it is where that journal is there, and not to blame."""
+    culprit = served(tmp_path, QUEUE, missing=[2])[2]
+    if lost == "all":
+        culprit.remove()
+    else:
+        culprit.definitions.unlink()
+    case, found = verdict(tmp_path, look=all_gone)
+    assert [(one.kind, one.severity) for one in found] == [("waiting_for_input", "note")]
+    assert case.incomplete
 
 
 @pytest.mark.parametrize(

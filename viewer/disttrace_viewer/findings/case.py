@@ -333,7 +333,8 @@ class Case:
     @cached_property
     def cut_off(self) -> frozenset[int]:
         """Processes that were ended from outside together, the last ones to live."""
-        ends, since_ns = self.evidence.ends, self.evidence.cut_ns - TOGETHER_NS
+        ends, evidence = self.evidence.ends, self.evidence
+        since_ns = (evidence.newest_sign_ns or evidence.cut_ns) - TOGETHER_NS
         last = [i for i, end in enumerate(ends) if end.how == SILENT and end.t_ns >= since_ns]
         known = {i for i, end in enumerate(ends) if end.code in FROM_OUTSIDE}
         return frozenset(last if len(last) > 1 else ()) | frozenset(known)

@@ -107,7 +107,7 @@ _OWN = ("/concurrent/futures/", "/multiprocessing/pool.py", "/subprocess.py", "/
 
 def eased(case: Case, finding: RuleFinding) -> RuleFinding:
     """The finding, as a note where only such sources do not come."""
-    if finding.severity != ERROR or finding.kind not in _KINDS or finding.absent_ranks:
+    if finding.severity != ERROR or finding.kind not in _KINDS:
         return finding
     about = [w for w in case.open() if w.exchange in finding.scope.exchanges]
     sources = _sources(case, about)
@@ -148,7 +148,7 @@ def _sources(case: Case, waits: Sequence[Wait]) -> set[int]:
         elif wait.kind == MESSAGE and op.call.op == "recv":
             sources = {*wait.targets}
         further = {w for p in sources for w in case.of_process.get(p, ())}
-        apart = op.error or wait.absent or wait.behind or not (own or sources)
+        apart = op.error or wait.behind or not (own or sources)
         if apart or not all(_usual(case, w) for w in further):
             return set()
         found |= {wait.process} if own else {p for p in sources if case.outside(p)}
