@@ -229,7 +229,7 @@ FIELDS: dict[str, dict[str, str]] = {
     "activity": _fields(
         time="t over cpu", mark="busy beside others failed", integer="read written received faults"
     ),
-    "dropped": _fields(time="t from_t to_t", number="segment", integer="operations"),
+    "dropped": _fields(time="t", number="segment"),
     BEGIN: _fields(
         number="b s q p", time="t", thread="h", keys="k", integer="n", call="a", mark="r", span="sp"
     ),

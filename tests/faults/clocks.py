@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 # Durations and times since t0, in records of either kind of file.
-_TIMES = ("t", "d", "u", "v", "z", "g", "from_t", "to_t")
+_TIMES = ("t", "d", "u", "v", "z", "g")
 # Several hosts cannot meet at a loopback address, so the journals speak of another one.
 _ADDRESS = b"10.0.0.1"
 

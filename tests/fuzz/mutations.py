@@ -127,7 +127,7 @@ def rich(folder: Path) -> list[Journal]:
         journal.define("versions", t=1, torch="2.13", backends={"gloo": None}, parts=["work"])
         journal.define("clock", t=2 * MS, unix_ns=journal.t0 + journal.offset_ns, error_ns=9)
         journal.define("note", t=3 * MS, text="left out")
-        journal.define("dropped", t=4 * MS, segment=9, operations=1)
+        journal.define("dropped", t=4 * MS, segment=9)
         journal.define("rendezvous", t=5 * MS, event="next", state="INIT", rank=0, node="n")
         journal.define("worker", t=5 * MS, pid=5, event="failed", rank=1, code=1, error="bad")
         async_call = journal.collective(group, "all_gather", asynchronous=True, splits=[[1, 2]])

@@ -10,7 +10,6 @@ from disttrace_viewer.merge.clock import realign
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.process import (
     Digest,
-    Dropped,
     Exit,
     Failure,
     NonFinite,
@@ -75,8 +74,7 @@ def test_realigning_moves_every_time_that_a_process_has(tmp_path: Path) -> None:
         **{name: (made(Failure),) for name in ("failures", "handling")},
         "samples": (made(StackSample),), "workers": (made(Worker),), "sightings": (made(Sighting),),
         "troubles": (made(Trouble),), "digests": (made(Digest),),
-        "nonfinite": (made(NonFinite),), "dropped": (made(Dropped),),
-        "unreduced": (made(Unreduced),),
+        "nonfinite": (made(NonFinite),), "unreduced": (made(Unreduced),),
     }  # fmt: skip
     process = dataclasses.replace(trace.processes[0], heartbeat_ns=7, **fields)
     clock = trace.clocks[0]

@@ -168,7 +168,7 @@ _LISTED = {
         *("t", "over", "cpu", "busy", "beside", "others", "failed"),
         *("read", "written", "received", "faults"),
     ),
-    "dropped": ("t", "segment", "from_t", "to_t", "operations"),
+    "dropped": ("t", "segment"),
     "worker": ("t", "pid", "event", "local_rank", "rank", "attempt", "code", "signal", "journal"),
     "rendezvous": ("t", "event", "state", "rank"),
 }

@@ -257,7 +257,7 @@ def coverage(case: Case) -> dict[str, Any]:
         ],
         "incomplete": list(case.incomplete),
         "missing_ranks": list(missing_ranks(case.trace)),
-        "dropped": sum(d.operations or 0 for one in case.trace.processes for d in one.dropped),
+        "dropped": sum(one.dropped for one in case.trace.processes),
         "clock_error_ns": max((e for e in errors if e != UNKNOWN_NS), default=0),
         "not_captured": list(dict.fromkeys(not_captured)),
         "problems": [problem.sentence for problem in case.trace.problems],

@@ -92,11 +92,11 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
     return replace(process, **found)
 
 
-_TIMES = ("t_ns", "first_ns", "to_ns")
+_TIMES = ("t_ns", "first_ns")
 _OWN_TIMES = ("start_ns", "last_ns", "heartbeat_ns")
 _TIMED = (
     *("exit", "told", "failures", "handling", "latest_samples", "samples", "workers", "sightings"),
-    *("troubles", "usage", "digests", "nonfinite", "unreduced", "dropped"),
+    *("troubles", "usage", "digests", "nonfinite", "unreduced"),
 )
 """Fields of a process whose values have times."""
 

@@ -21,7 +21,6 @@ from disttrace_viewer.trace.values import replace
 _AS_RECORDED = ("job_source", "boot_id", "parent", "cwd", "pid_ns", "time_ns", "ticks")
 _AS_DEFINED = ("rank", "local_rank", "world_size", "attempt", "versions", "env")
 _LISTED: dict[str, tuple[str, Any]] = {
-    "dropped": ("dropped", values.Dropped),
     "workers": ("worker", values.Worker),
     "sightings": ("seen", values.Sighting),
     "troubles": ("trouble", values.Trouble),
@@ -151,8 +150,8 @@ def process_of(
     record, listed = definitions.process, definitions.listed
     t0 = record.get("t0", 0)
 
-    def unix(item: Record, key: str = "t") -> int:
-        return to_unix(clocks[clock], t0 + item.get(key, 0))
+    def unix(item: Record) -> int:
+        return to_unix(clocks[clock], t0 + item.get("t", 0))
 
     def made(kind: Any, item: Record, **more: Any) -> Any:
         """A record as a value, by the names of its fields; what it lacks is null or the default."""
@@ -162,7 +161,6 @@ def process_of(
                 found[name] = tuple(value) if isinstance(value, list) else value
         known = {
             "t_ns": unix(item) - item.get("ago", 0),
-            "to_ns": unix(item, "to_t") if "to_t" in item else None,
             "stack": stack_of(journal, item.get("stack")),
             "group": definitions.group_id(item["group"]) or "" if "group" in item else "",
             "left_journal": item.get("journal") is not False,
@@ -205,6 +203,7 @@ def process_of(
         or _NO_THREADS,
         latest_samples=_NO_SAMPLES,
         notes=tuple(item.get("text") or "" for item in listed["note"]),
+        dropped=bool(listed["dropped"]),
         node=next((item["node"] for item in listed["rendezvous"] if "node" in item), None),
         **known,
         settings=record.get("settings") or NONE,

@@ -72,14 +72,6 @@ class StackSample(NamedTuple):
     """Of the latest one, when that thread was first seen with this very stack."""
 
 
-class Dropped(NamedTuple):
-    """A segment that was given up to stay within ``DISTTRACE_MAX_MB``."""
-
-    to_ns: int | None
-    """When the last of its records was written."""
-    operations: int | None
-
-
 class Worker(NamedTuple):
     """What a process knows of one that it launched."""
 
@@ -244,7 +236,8 @@ class Process:
     """Every stack sample of the main thread, by time."""
     notes: tuple[str, ...]
     """What of disttrace itself failed in it, or was left out."""
-    dropped: tuple[Dropped, ...]
+    dropped: bool
+    """Whether old segments were given up to stay within ``DISTTRACE_MAX_MB``."""
     workers: tuple[Worker, ...]
     told: Worker | None = None
     """How it ended, by the word of the traced process that launched it; null: not a word."""

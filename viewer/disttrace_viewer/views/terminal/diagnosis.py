@@ -323,8 +323,6 @@ def lacking(case: Case) -> Iterator[Line]:
         own = any(p.source == JOURNAL for p in case.trace.processes)
         missing = sentences.ranks(found["missing_ranks"])
         yield Line(f"No {'journal' if own else 'evidence'} of {missing}.", style=WAIT)
-    if found["dropped"]:
-        yield Line(f"{found['dropped']:,} old operations were dropped (DISTTRACE_MAX_MB).")
     if not case.past.known:
         yield Line(NO_HISTORY, style=DIM)
     problems = [one for one in found["problems"] if one not in case.incomplete]

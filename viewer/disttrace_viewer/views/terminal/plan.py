@@ -106,8 +106,7 @@ def plan_of(
 ) -> Plan:
     """``initialization``: (process, number) of what is shown as initialization, not here."""
     local = _locals(trace, filters, initialization)
-    dropped = max((d.to_ns or 0 for p in trace.processes for d in p.dropped), default=0)
-    parts = [of(trace, exchanges, filters, dropped) for of in (_collectives, _messages)]
+    parts = [of(trace, exchanges, filters) for of in (_collectives, _messages)]
     parts.append(_steps(local))
     rows = pl.concat(part.select(pl.col(n).cast(t) for n, t in PLAN.items()) for part in parts)
     usual = pl.col("end_ns") - pl.col("first_ns")
@@ -135,9 +134,7 @@ def _of_calls(trace: JobTrace, *names: str) -> pl.LazyFrame:
     return trace.calls.lazy().with_row_index("call").select("call", *names)
 
 
-def _collectives(
-    trace: JobTrace, exchanges: Exchanges, filters: Filters, dropped_ns: int
-) -> pl.DataFrame:
+def _collectives(trace: JobTrace, exchanges: Exchanges, filters: Filters) -> pl.DataFrame:
     unseen = {group.index: len(group.missing) for group in trace.groups}
     names = [op for op in trace.calls["op"].unique().to_list() if wanted_op(op, filters)]
     looks = _looks(trace, exchanges)
@@ -160,7 +157,7 @@ def _collectives(
                 pl.col("pending")
                 | (pl.col("errors") > 0)
                 | (~pl.col("alike") & ~uneven)
-                | (absent & (pl.col("first_ns") > dropped_ns)).fill_null(value=False)
+                | absent.fill_null(value=False)
             ),
         )
         .collect()
@@ -196,9 +193,7 @@ def _looks(trace: JobTrace, exchanges: Exchanges) -> pl.LazyFrame:
     )
 
 
-def _messages(
-    trace: JobTrace, exchanges: Exchanges, filters: Filters, dropped_ns: int
-) -> pl.DataFrame:
+def _messages(trace: JobTrace, exchanges: Exchanges, filters: Filters) -> pl.DataFrame:
     ops = [op for op in ("send", "recv") if wanted_op(op, filters)]
     rows = exchanges.messages.lazy().filter(
         pl.col("group").is_in(_groups(trace, filters.ranks)) & pl.lit(bool(ops))
@@ -233,7 +228,6 @@ def _messages(
             (pl.len() < 2).alias("_alone"),
         )
     )
-    alone = pl.col("_alone") & (pl.col("first_ns") > dropped_ns)
     like = ("tag", "signature", "_from", "_to")
     return (
         rows.join(ends, left_on="message", right_on="exchange", how="left", maintain_order="left")
@@ -242,7 +236,7 @@ def _messages(
             item="message",
             signature=pl.struct("group", "source", "destination", *like).hash(),
             family=pl.struct(*like).hash(),
-            unusual=pl.col("unusual") | alone,
+            unusual=pl.col("unusual") | pl.col("_alone"),
         )
         .collect()
     )
