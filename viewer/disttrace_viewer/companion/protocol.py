@@ -315,12 +315,6 @@ def _op(checker: Checker, value: Any) -> list[Any]:
     return [form(checker, one) for form, one in zip(_OP, value, strict=False)]
 
 
-def _process(checker: Checker, value: Any) -> dict[str, Any]:
-    found = checker.fields("process", schema.typed(dict, value))
-    # What a newer version tells of a process's identity is compared and never used otherwise.
-    return {**{k: v for k, v in value.items() if type(v) is int and k not in found}, **found}
-
-
 def _course(checker: Checker, value: Any) -> list[Any]:
     """Of a stream of collectives: its calls, and the number of the first of them or none."""
     return [
@@ -339,7 +333,7 @@ _STATE: dict[str, Check] = {
     "id": text("id"),
     "base": text("text"),
     "named": table(lambda _, name: name, _NAME),
-    "process": _process,
+    "process": lambda checker, value: checker.fields("process", schema.typed(dict, value)),
     "identity": _record("identity"),
     "versions": _record("versions"),
     "listed": _listed,

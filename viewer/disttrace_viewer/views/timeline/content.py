@@ -105,8 +105,6 @@ class _Content:
         return {
             "start_ns": str(self._start),
             "total": trace.operations.height,
-            "jobs": [job.id for job in trace.jobs],
-            "clock_error": max((clock.error_ns for clock in trace.clocks), default=0),
             "processes": [self._process(index) for index in range(len(trace.processes))],
             "tracks": [
                 {"process": one.process, "name": self._track(one.process, one.thread)}
