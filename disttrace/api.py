@@ -48,9 +48,10 @@ def install(
     """Trace this process, and the processes that it starts from now on.
 
     May be called at any time, before or after `import torch`, and again without effect. The
-    keywords are the settings (`docs/settings.md`) and win over the variables; None leaves a setting
-    to its variable. A wrong value is one sentence on stderr, and the default holds. Where disttrace
-    does not run (Windows, Python without the GIL) it prints why and does nothing.
+    keywords are the settings (`DISTTRACE_DIR`, ...: `docs/settings.md` lists them) and win over the
+    variables; None leaves a setting to its variable. What children need to know is put
+    into `os.environ`. A wrong value is one sentence on stderr, and the default holds. Where
+    disttrace does not run (Windows, Python without the GIL) it prints why and does nothing.
 
     Raises:
         TypeError: for a keyword that is no setting.
@@ -97,7 +98,10 @@ def uninstall() -> None:
 
 
 def is_installed() -> bool:
-    """Whether this process is being traced: by `install`, or by `DISTTRACE=1` from its start on."""
+    """Whether this process is being traced, by `install` or by `DISTTRACE=1`.
+
+    With `DISTTRACE=1` it is from its start on, although nothing is patched before torch is there.
+    """
     if "disttrace.session" in sys.modules:
         from disttrace.session import installed
 
@@ -181,10 +185,12 @@ def operation(
 
 
 def expect_equal(name: str, tensors: "Any", group: "Any" = None) -> None:
-    """Declare that all members of a group have equal tensors here, as replicated parameters.
+    """Declare that all members of a group have equal tensors here: replicated parameters, for
+    example.
 
-    Every n-th time, as `DISTTRACE_DIGEST` sets, a checksum of those on the CPU is compared with the
-    other members', and a difference is reported. Else nothing happens. No rank waits for another.
+    Every n-th time, as `DISTTRACE_DIGEST` sets, a checksum of their bytes is compared with those of
+    the other members, and a difference is reported. It is not taken of tensors on devices. Without
+    that setting, and without tracing, nothing happens. No rank waits for another.
 
     Args:
         name: what they are; all members call with the same names, each in the same order.
@@ -199,11 +205,19 @@ def expect_equal(name: str, tensors: "Any", group: "Any" = None) -> None:
 
 
 def allow(minutes: float, group: "Any" = None) -> float:
-    """Let operations of `group` that begin from now on take so many minutes longer, on this rank,
-    than its time limit so far; returns the new limit in minutes.
+    """Ask for more time: from now on operations of `group` may take so many minutes longer than its
+    time limit so far, on this rank, by torch's own means (`_set_pg_timeout`).
 
-    All ranks of the group call it before a step that only some make (tokenising, saving,
-    evaluating). A negative number takes time back. It works without tracing, too.
+    Before a step that only some ranks make (tokenising, saving, evaluating) all ranks of the group
+    call it: the limit of those that wait counts, and of an operation that has begun already the
+    limit stays what it was. A negative number takes time back. It works without tracing, too.
+
+    Args:
+        minutes: what is added to the limit.
+        group: a `ProcessGroup`; None: the default group.
+
+    Returns:
+        The limit in minutes that holds now.
 
     Raises:
         ValueError: where nothing would be left of the limit, and for a group that this process is
@@ -218,9 +232,21 @@ def allow(minutes: float, group: "Any" = None) -> float:
 def live() -> "dict[str, Any]":
     """What this process knows of itself now, for a tracker, without a message to another process.
 
-    It costs the traced calls nothing, and its caller microseconds. The keys are those of
-    `docs/python.md`; a value is None where it is unknown, or there is none. The dict is empty
-    without tracing, and before torch is imported.
+    It costs the traced calls nothing, and its caller microseconds. Shares are read
+    from a file that the companion of this host writes each second, from some 40 s after the
+    start on; not with `DISTTRACE_SLOW=0` or `DISTTRACE_HEARTBEAT=off`.
+
+    Returns:
+        Empty without tracing, and before torch is imported. Else a dict with `rank` (None where
+        there is none yet), `begun` (operations begun so far, without those of stores), `in_flight`
+        (how many are not known to be over, those of stores among them), of the oldest of these
+        `oldest_op`, `oldest_age_s` (seconds since its begin) and `oldest_line` (`file:line` of the
+        program), each None where there is none or that is unknown, `waiting_share` (the part of the
+        last minute that this rank was held by communication, transfers included; None: unknown),
+        `slow` (ranks of the job that make the others wait now, the worst first: dicts with `rank`,
+        `share`, `since` in unix seconds, `line`, how many `others`, and the `rank_hours` that these
+        have lost), and `said`: the last thing that the job reported of itself on this host, as
+        `on_verdict` has it, or None.
     """
     if "disttrace.session" not in sys.modules:
         return {}
@@ -232,12 +258,23 @@ def live() -> "dict[str, Any]":
 def on_verdict(callback: "Callable[[dict[str, Any]], object]") -> "Callable[[], None]":
     """Have `callback` called with what the job reports of itself, when it does.
 
-    It is called in every process of the host that reports it, in a thread of ours, with a dict of
-    its own (`docs/python.md`). It may block, and the program goes on; what it raises is one
-    sentence on stderr, and it is not called again. At the end of a process it has one second.
+    It is called in every process of the host that reports it, whichever of them prints it, and not
+    on other hosts; in a thread of ours, for one object after the other. What it does while it runs
+    is its own affair: it may block, and the program goes on. What it raises is one sentence on
+    stderr, goes no further, and that callback is not called again. One that wants the program to
+    know does it itself: `_thread.interrupt_main()` raises KeyboardInterrupt in the main thread,
+    where that runs Python, and `os.kill(os.getpid(), signal.SIGTERM)` ends a process that is
+    blocked in C++ too. At the end of a process a callback has one second.
 
-    Callbacks may be registered before tracing begins, outlast `uninstall`, and are inherited by
-    children that are forked.
+    Without tracing none is called; callbacks may be registered before tracing begins, outlast
+    `uninstall`, and are inherited by children that are forked.
+
+    Args:
+        callback: gets a dict of its own, with `disttrace` (1), `kind` (`"stalled"`,
+            `"going on"`, ...), `at` (unix seconds), `certainty` (`"certain"`, `"likely"`, or None
+            where nothing is wrong), `summary` (a sentence), `culprit_ranks` (a list of ranks, empty
+            where none is to blame) and `finding` (a dict with the fields of `diagnose --json`;
+            None where there is none, or where all of them take more than 32 kB).
 
     Returns:
         A function that takes the registration back; it may be called more than once.

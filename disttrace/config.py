@@ -64,7 +64,8 @@ def _backends(value: object) -> frozenset[str]:
 
 class Kind(NamedTuple):
     """What a setting may be. ``parse`` takes text or a Python value and raises TypeError,
-    ValueError, OverflowError or OSError; ``allowed`` completes "allowed is ..."."""
+    ValueError, OverflowError or OSError for a wrong one; ``allowed`` completes "allowed is ...".
+    """
 
     allowed: str
     parse: Callable[[object], object]
@@ -160,7 +161,8 @@ def _setting(default: object, kind: Kind, help: str) -> Any:  # noqa: A002 - as 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """The values that hold, and in `sources` where each came from ("argument", "environment",
-    "pyproject.toml", "default"). `dir` is absolute, `max_mb` in 2**20 bytes."""
+    "pyproject.toml", "default"). `dir` is absolute; `slow_write`, `stall`, `pending` in seconds,
+    `max_mb` in 2**20 bytes, `file_mode` octal digits, `redact` a list for `redact.split`."""
 
     dir: str = _setting(
         "disttrace-out",
@@ -271,8 +273,9 @@ def resolve(
     arguments: Mapping[str, object], environ: Mapping[str, str], table: Table = _NO_TABLE
 ) -> tuple[Config, list[str]]:
     """The settings by precedence argument > environment > table of the project > default, and what
-    was wrong with them. None and an empty variable count as not given. Raises TypeError for an
-    argument that is no setting."""
+    was wrong with them: a wrong value, for which the default holds, and a variable or key that is
+    no setting. None and an empty variable count as not given. Raises TypeError for an argument that
+    is no setting."""
     _refuse_unknown(arguments)
     complaints = [*_unknown_variables(environ), *table.complaints, *_unknown_keys(table)]
     values: dict[str, Any] = {}

@@ -36,9 +36,10 @@ def is_scarcity(error: BaseException) -> bool:
 def take_off(error: BaseException) -> None:
     """Take our frames off the traceback of an exception that goes on to the user.
 
-    A wrapper calls this while it handles ``error``; before Python 3.11 its own frame comes back
-    with ``raise``. Wrappers further in are looked for no deeper than one call goes: to leave one
-    out, the interpreter walks through all that lies below it.
+    The outermost would else be ours: where Ctrl-C struck, or which called torch. A wrapper calls
+    this while it handles ``error``; before Python 3.11 its own frame comes back with ``raise``.
+    So do those of wrappers further in, which are looked for no deeper than one call goes: to leave
+    one out, the interpreter walks through all that lies below it.
     """
     kept = first = foreign.traceback_of(error)
     while first is not None and foreign.is_our_code(first.tb_frame.f_code):
@@ -74,8 +75,10 @@ def is_program_file(path: str) -> bool:
 
 def first_line(error: BaseException) -> str:
     """``Type: first line with a word in it`` of an exception, secrets masked, at most 300
-    characters: of a long one the end, too. A text with a traceback in it (of a loader's worker, a
-    child of spawn, a function of RPC) has that in its last line."""
+    characters: of a long one the end, too, for there often stands what was wrong. A text with a
+    traceback in it (a loader's worker failed, a child of spawn, a rank in a checkpoint, a function
+    of RPC) has that in its last line. The program makes no text for us (`foreign.text_of`).
+    """
     return line_of(foreign.type_name(error), foreign.text_of(error))
 
 
@@ -97,7 +100,8 @@ def line_of(name: str, text: str) -> str:
 
 def further_lines(error: BaseException) -> list[str]:
     """The lines behind the first one with a word in it, secrets masked: DDP, checkpoints and
-    validators tell there which parameter it was. Of many the last ones."""
+    validators tell there which parameter it was. Of many the last ones, 700 characters in all.
+    """
     text, room = foreign.text_of(error), _FURTHER
     kept: list[str] = []
     for frames in _NATIVE:
@@ -179,10 +183,10 @@ def _write(fd: int, data: bytes) -> None:
 def passes_on(error: BaseException, context: BaseException) -> bool:
     """Whether ``error``, raised while ``context`` was handled, is about that.
 
-    A program that catches the time-out of something optional and goes on fails by itself later,
-    though Python notes the time-out as its context. One that has ``raise`` in its handler, or asks
-    for its end there, tells of what it caught; so does a library that raises one of its own in its
-    place.
+    A program that asks a store for something optional, catches the time-out and goes on fails by
+    itself when it fails then; Python notes the time-out as its context all the same. One that has
+    ``raise`` in its handler, or asks for its end there, tells of what it caught; so does a library
+    that raises one of its own in the place of another, inside the call that the program made.
     """
     caught = foreign.traceback_of(context)
     if caught is None or not foreign.is_a(error, Exception):

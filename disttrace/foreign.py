@@ -1,11 +1,13 @@
 """The only place that touches exceptions and values that the program made: by slots of C alone.
 
 ``str``, ``==``, ``hash``, an attribute or ``isinstance`` may run the program's code, which takes
-locks, raises, or never returns. `tests/test_foreign.py` keeps all other files from it.
+locks, raises, or never returns. What is read here is read by the interpreter's own slot, past what
+a class or a metaclass defines. `tests/test_foreign.py` keeps all other files from it.
 
-What our guards catch was raised by us, or by something of the program's that we read. But a signal
-handler or Ctrl-C may strike while our code runs, and those go on to the user: each ``except`` asks
-`ours` whose it is.
+What our guards catch was raised by us, or by something of the program's that we read: a property
+of a tensor's, for example, that raises. Either way the program did not call it. But a signal
+handler or Ctrl-C may strike while our code runs, or another thread have something raised there,
+and those go on to the user: each ``except`` asks `ours` whose it is.
 """
 
 from __future__ import annotations
@@ -193,9 +195,10 @@ _CODE = _slot(types.FunctionType, "__code__")
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON holds it where it is of a type with a meaning by itself, or of one that is
-    made from such; else None. So are integers beyond 64 bits, and lists but those of integers, or
-    of lists of such, up to 2^17 in all."""
+    """``value`` as JSON holds it where it is of a type with a meaning by itself, or of one
+    that is made from such; time-outs in seconds; else None. So are integers beyond 64 bits, and
+    lists but those of integers, or of lists of such, up to 2^17 in all.
+    """
     kind = type(value)
     if kind is bool or value is None:
         return value
@@ -383,8 +386,11 @@ def caller(frame: types.FrameType | None) -> types.FrameType | None:
 
 
 class InPlace:
-    """The last constant of code that runs in place of a function's own: by that we know it, as
-    `_frames.c` does. It hashes: a library may look a frame's code up in a dictionary."""
+    """The last constant of code that runs in place of a function's own: by that we know it (as
+    `_frames.c` does, by this name), and nothing is put into torch's namespaces. It hashes, as each
+    constant does: a library that looks a frame's code up in a dictionary would get a TypeError of
+    ours otherwise.
+    """
 
     __slots__ = ("run", "take_off")
 

@@ -1,6 +1,7 @@
 """Who this process is: a random id drawn at start and after fork; everything else is a label.
 
-Rank, run id, host and pid are all ambiguous: pods share host names and pids, run ids are ``none``.
+Rank, run id, host and pid are all ambiguous (PyTorch's rendezvous fails before a rank is known,
+pods share host names and pids, run ids are often ``none``), so nothing but the id identifies.
 
 Start-up draws the id, so nothing is imported here that the bare interpreter has not loaded.
 """
@@ -57,7 +58,8 @@ _TIGHT_NS = 200
 
 
 class ClockAnchor:
-    """The tightest of five readings of the wall clock between two monotonic ones."""
+    """The tightest of five readings of the wall clock between two monotonic ones, or the first one
+    that is tight enough; ``error_ns`` is half that time."""
 
     def __init__(self) -> None:
         self.mono_ns = self.unix_ns = 0
@@ -214,7 +216,8 @@ def _role(environ: "Mapping[str, str]", parent_role: str | None) -> tuple[str, i
 
 def _is_spread(environ: "Mapping[str, str]", role: str, parents: bool | None) -> bool:
     """Whether the job is known to have several hosts. ``parents``: whether the journal of the
-    traced parent lies by host. An agent is a launch of its own."""
+    traced parent lies by host, as both lie in one folder; but an agent is a launch of its own.
+    """
     if role == AGENT:
         nodes = (_torchrun() or {}).get("nnodes") or environ.get("PET_NNODES") or ""
         return (integer(nodes.rpartition(":")[2]) or 1) > 1

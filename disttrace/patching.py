@@ -1,8 +1,9 @@
 """The patch engine: applies patches, remembers what stood there, and puts exactly that back.
 
-A class attribute is replaced by a wrapper; what is put back is the entry of the class's
-``__dict__``. A Python function keeps its identity and gets other code: that also reaches everyone
-who imported the name before, and dynamo, which recognises some functions by identity.
+Two kinds. A class attribute is replaced by a wrapper; what is put back is the entry of the class's
+``__dict__``, because what ``getattr`` returns is unbound and breaks calls when set again. A Python
+function keeps its identity and gets other code: that also reaches everyone who imported the name
+before, and dynamo, which recognises some functions by identity.
 """
 
 from __future__ import annotations
@@ -149,8 +150,9 @@ def subclasses(owner: type) -> Iterator[type]:
 
 
 def rename(function: Any, name: str, owner: type) -> None:
-    """Give the wrapper's code the method's name: only by that, and the object as first argument,
-    pybind11 knows that an override is calling itself."""
+    """Give the wrapper's code the method's name. When C++ asks a trampoline class, pybind11 takes a
+    Python function on it for an override; it stops the recursion that follows only where the
+    calling frame has the method's name, and the object as its first argument."""
     function.__code__ = function.__code__.replace(co_name=name)
     dynamo.skip(function.__code__)  # only the other code was marked
     function.__name__ = name

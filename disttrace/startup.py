@@ -1,13 +1,15 @@
 """Activation by DISTTRACE=1: called once by every interpreter that starts with the variable set.
 
-The callers are `disttrace.pth`, `disttrace.start` (the same for Python 3.15 and later) and the
-`sitecustomize` of `disttrace run`. The interpreter reads `.pth` files twice in a virtual
-environment, and several callers may come together: only the first call counts.
+The callers are `disttrace.pth` (one line, which imports nothing of disttrace unless the variable
+is set), `disttrace.start` (the same for Python 3.15 and later, which resolves the function before
+it can ask) and the `sitecustomize` of `disttrace run`. The interpreter reads `.pth` files twice in
+a virtual environment, and several callers may come together: only the first call counts.
 
-At this point the program's folder is not on `sys.path` yet: a module imported now would stay in
-`sys.modules`, and a program that has a `queue.py` of its own would never get it. So nothing is
-imported here but modules of ours that import nothing themselves (not even `__future__`), until the
-program imports torch. They are few: each takes a tenth of a millisecond.
+At this point the program's folder is not on `sys.path` yet. A module imported now would stay in
+`sys.modules`, and a program that has a `secrets.py` or `queue.py` of its own would never get it.
+So nothing is imported here but modules of ours that import nothing themselves (not even
+`__future__`), until the program imports torch. They are few: most interpreters that start with the
+variable set never import torch, and each module takes a tenth of a millisecond.
 """
 
 import os

@@ -1,9 +1,10 @@
 """From the start of an interpreter to its first import of torch: which process this is, and a hook
 that waits for imports.
 
-The process's id and clock are settled here, and the folder of the journals, which is relative to
-where the program starts. As start-up calls this, nothing is imported that the bare interpreter has
-not loaded (see ``startup``).
+What cannot be found out later is settled here: the process's id and clock, and the folder of the
+journals, which is relative to where the program starts. Children started meanwhile inherit both.
+As start-up calls this, nothing is imported that the bare interpreter has not loaded (see
+``startup``).
 """
 
 import atexit
@@ -89,8 +90,9 @@ class ImportHook:
         return None
 
     def catch_up(self) -> bool:
-        """Run what waits for modules that came past this hook. Whether that comes late for one that
-        is waited for before."""
+        """Run what waits for modules that came past this hook: another finder was tried first, or
+        `sys.meta_path` was filled anew. Whether that comes late for one that is waited for before.
+        """
         came = [name for name in (*self._before, *self._after) if self._may_call(name)]
         late = False
         # The second looks at each module: not at each import of a package that is being executed.

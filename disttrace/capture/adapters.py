@@ -1,7 +1,9 @@
 """Adapters: communication of other libraries, recorded as its own program would declare it.
 
-None of these libraries is imported: what the table names of each is patched when the program
-imports it. A call that only enqueues on a device is over when an event behind it is.
+None of these libraries is imported; what the table names of each is patched when the program
+imports it. A call is recorded as ``disttrace.operation`` records a block. One that only enqueues on
+a device is over when an event behind it is; one that is captured into a CUDA graph belongs to its
+replays.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ _HOSTS = ("cpu", "meta")
 class LibraryCalls(NamedTuple):
     """Methods of ``owner``, or functions of a module, that bear the names of their operations.
 
-    ``modules``: where the program may find them. ``group``: the attribute of the object, or the
-    argument, that holds its process group or its name; ``peer``: the argument that is the rank of a
-    message's other end.
+    ``modules`` are those in which the program may find them. ``group`` is the attribute of the
+    object, or else the argument, that holds its process group or the name of one; ``peer`` the
+    argument that is the group rank of a message's other end.
     """
 
     library: str

@@ -1,12 +1,14 @@
-"""What tensors hold, looked at in every n-th call (``DISTTRACE_DIGEST=n``): digests of results that
-all members of a group have to have equal, and whether what is reduced is finite.
+"""What tensors hold, looked at in every n-th call (``DISTTRACE_DIGEST=n``): digests of results
+that all members of a group have to have equal, and whether what is reduced is finite.
 
-A checksum (CRC-32) of a result is taken in the call, before the program can change it, and of
-tensors in the host's memory only. What is issued asynchronously or from C++ has no such moment: for
-that there is ``disttrace.expect_equal``.
+Of functions that return with the result: a checksum (CRC-32) of the tensors' bytes, in which one
+flipped bit is certainly seen. It is taken in the call, before the program can change them, and of
+tensors in the host's memory only. What is issued asynchronously or from C++ has no moment at which
+its result is there and still whole: for that, and for replicated parameters, there is
+``disttrace.expect_equal``.
 
-Inputs are there before torch's own method gets them. Only those of sums and products are looked at:
-infinities are legal in a mask, and under MIN and MAX.
+An input is there before torch's own method gets it, DDP's and asynchronous ones too. Only of
+what sums or products come of: infinities are legal in a mask, and under MIN and MAX.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ class Workers:
 
     def child(self, pid: int, code: int) -> None:
         """A child of multiprocessing ended badly. Recorded where there is a journal, or where it
-        left one: of ranks launched by hand or by spawn nothing else shows that."""
+        left one and was not ended here: of ranks launched by hand or by spawn nothing else shows
+        that."""
         if pid in self._running:
             return
         event = self._how(pid, code)

@@ -13,7 +13,8 @@ OVER = ("going on", "starting", "waiting", "slow", "slow no more")
 
 def numbers() -> dict[str, float]:
     """Each number of `disttrace.live()` as `disttrace/NAME`, of ranks that are slow how many, and
-    the worst one's rank and share. Empty without tracing."""
+    the worst one's rank and share; what is None or text draws no curve. Empty without tracing.
+    """
     live = disttrace.live()
     slow = live.pop("slow", None) or []
     known = {**live, "slow_ranks": len(slow)} if live else {}

@@ -15,7 +15,9 @@ except ImportError:  # the same under its older name
 
 class DisttraceCallback(Callback):
     """Names the steps of the training in the trace, gives what `disttrace.live()` knows to the
-    trainer's loggers, and puts what the job reported of itself below the exception that ends it."""
+    trainer's loggers as often as the trainer logs, and puts what the job reported of itself below
+    the exception that ends it. It asks no other rank, and does nothing without tracing.
+    """
 
     _step: Any = None
 

@@ -13,8 +13,9 @@ from disttrace import integrations
 
 class Disttrace:
     """Before a `Trainer` among the bases: names the steps of the training in the trace, adds what
-    `disttrace.live()` knows to its logs, and puts what the job reported below its last
-    exception."""
+    `disttrace.live()` knows to what the trainer logs, and puts what the job reported of itself
+    below the exception that ends it. It asks no other rank, and does nothing without tracing.
+    """
 
     def train(self, *args: Any, **keywords: Any) -> Any:
         try:

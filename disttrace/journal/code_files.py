@@ -90,8 +90,10 @@ def is_program(file: str) -> bool:
 def programs_frame(files: Sequence[str]) -> int | None:
     """Which frame of a stack, given by its files from the innermost on, is the program's own.
 
-    A program may itself be an installed package, so where no frame lies outside of those, the
-    innermost one counts that is neither torch's nor of the standard library; else the innermost.
+    Else that of ``python -c``. A program may itself be an installed package, so where no frame lies
+    outside of those, the innermost one counts that is neither torch's nor of the standard library;
+    else the innermost. The interpreter's own start (``<frozen runpy>``) is no place in anybody's
+    program.
     """
     shown = [(at, file) for at, file in enumerate(files) if not file.startswith("<frozen ")]
     for own in (is_program, TYPED.__eq__, _is_package):

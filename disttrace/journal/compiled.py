@@ -1,4 +1,7 @@
-"""Loads our compiled modules, each beside its source. Any may be absent."""
+"""Loads our compiled modules, each beside its source.
+
+Any may be absent: nothing was compiled, or not for this interpreter.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ _ROOT = os.path.dirname(os.path.dirname(__file__))
 
 
 def load(name: str) -> Any:
-    """The compiled module ``disttrace.NAME``. Raises ImportError where it was not built."""
+    """The compiled module ``disttrace.NAME``. Raises ImportError where it was not built, or not for
+    this interpreter, or from another source."""
     with StandardLibrary():  # what it imports it does not check
         module: Any = importlib.import_module(f"disttrace.{name}")
     source = checksum(name)

@@ -1,8 +1,8 @@
 """Numbers for our descriptors that no program counts on.
 
-The kernel gives out the lowest number that is free: a program that closed its standard streams
-would print into our files, and one that closes a descriptor to have the next file get its number
-would find another.
+The kernel gives out the lowest number that is free. A program that closed its standard streams, or
+was started without them, would print into our files; one that closes a descriptor to have the next
+file get its number would find another.
 """
 
 from __future__ import annotations

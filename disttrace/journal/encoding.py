@@ -1,8 +1,9 @@
 """Values as JSON, in one line.
 
-By Python itself: where memory ends it raises MemoryError, and no module of the program's is loaded.
-The standard library's encoder makes text of integers in C, where a signal's handler may raise:
-since Python 3.14 it writes a note into that exception, which is the program's.
+By Python itself: where memory ends it raises MemoryError, and no module that the program may have
+put in a library's place is loaded. The standard library's encoder turns integers into text inside
+of C, where a signal's handler may raise: since Python 3.14 it writes a note into that exception,
+which is the program's and need not take one.
 """
 
 from __future__ import annotations

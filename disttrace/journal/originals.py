@@ -1,8 +1,9 @@
 """Locks, threads, queues, sleeps and polls as the interpreter's C has them.
 
 eventlet, gevent and their like put what switches greenlets in the place of these, in the modules
-themselves, at any time: a thread of ours would be a greenlet of the program's. So each module is
-made a second time from its own spec, for us alone.
+themselves, before we are imported or any time later: a thread of ours would then be a greenlet of
+the program's, and a lock of ours would run the program. So each module is made a second time from
+its own spec, for us alone. All greenlets of a thread are one thread to us.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ _stuck = ""
 
 def patient(lock: RLock) -> RLock:
     """``lock``; a new one where its owner stands still: a signal handler, finalizer or callback of
-    the collector has struck there, and may wait for the thread that calls this. It waits a second
-    in the lock's queue, for among many threads one that only looks never finds it free."""
+    the collector has struck there, and may wait for the thread that calls this. That one goes on
+    after a second, as if the handler itself had called. Until then it waits in the lock's queue,
+    for among many threads one that only looks never finds it free.
+    """
     global _stuck
     until, seen, own = 0.0, "", f" owner={get_ident()} "
     while (text := repr(lock)).startswith("<locked") and own not in text:

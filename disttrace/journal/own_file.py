@@ -1,8 +1,9 @@
 """A file of ours, in a process whose program may close or replace any descriptor it likes.
 
-What is written, cut or closed here is looked at first: it must still be the file that was made. On
-a network file system a write can block for as long as a server pleases: the one that blocks cannot
-be cut short, but it can be the last.
+Daemons close everything above the second descriptor, and what they open next has our numbers. What
+is written, cut or closed here is looked at first: it must still be the file that was made. On a
+network file system a write can block for as long as a server pleases: the one that blocks cannot be
+cut short, but it can be the last.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class SlowWrites(OSError):  # noqa: N818 - what it is about, in one sentence of 
 
 class WriteBudget:
     """Adds up the time of one journal's writes. ``bound`` in seconds: for a single write, and half
-    of ten times that for all slow ones together; 0: none."""
+    of ten times that for all slow ones together; 0: none. A sum that misses one of two threads
+    grows later."""
 
     def __init__(self, bound: float) -> None:
         self._one = int(bound * 1e9)

@@ -1,10 +1,11 @@
 """Which process is meant, by what its kernel knows of it: the one reader of ``/proc/PID/stat``.
 
-The number of a process is given out again, and each namespace of pids has its own. One process only
-has these together: the kernel's boot id, the inode of its namespace of pids, its number there, and
-the clock ticks from boot to its start. A process writes them down itself, and readers compare them
-for equality alone. The inode of the namespace of time stands beside them, for ticks are counted
-differently in each.
+The number of a process identifies little by itself: it is given out again, and each namespace of
+pids has its own. One process only, of all that ever were, has these together: the kernel's boot id,
+the inode of its namespace of pids, its number there, and the clock ticks from boot to its start. A
+process writes them down itself, and readers compare them for equality alone, with no host's name
+and no wall clock: containers share the one, and the other may be set. The inode of the namespace of
+time stands beside them, for ticks are counted differently in each.
 """
 
 from __future__ import annotations
@@ -94,8 +95,9 @@ def find(process: Who) -> tuple[bool | None, Stat | None]:
 
 
 def send(process: Who, number: int) -> bool:
-    """Send a signal to a process that is certainly that one and runs; whether it went. Who has the
-    number is looked at once a descriptor stands for the process."""
+    """Send a signal to a process that is certainly that one and runs; whether it went. A descriptor
+    of a process stands for the one that had the number when it was opened: who that is, is looked
+    at after."""
     pid = process.pid
     if find(process)[0] is not True or pid is None:
         return False

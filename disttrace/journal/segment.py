@@ -60,7 +60,8 @@ def _guards() -> Any:
 @functools.cache
 def _windows() -> Any:
     """The class of windows over a mapping. ``put`` claims its place and copies the line in one call
-    of C, so no lock is needed; it raises ValueError where the line does not fit."""
+    of C, so threads and signal handlers cannot come between, and no lock is needed; it raises
+    ValueError where the line does not fit."""
     return compiled.load("recording._fast").Window
 
 
@@ -111,12 +112,13 @@ class Unmapped(SegmentLost):
 
 
 class MappedSegment:
-    """A segment in a shared mapping, extended window by window, of which two are never open at a
+    """A segment in a shared mapping, extended window by window, of which two may never be open at a
     time.
 
     ``put`` is the hot path and an attribute, not a method: it appends one line, which survives the
-    process, and may be called by several threads at once. It raises ValueError where ``extend``
-    must make room first (it is another function then), OSError where the disk refuses.
+    process from then on, and may be called by several threads at once. It raises ValueError where
+    ``extend`` must make room first (and put it anew: it is another function then), OSError where
+    the disk refuses.
     """
 
     def __init__(self, path: str, *, limit: int, mode: int = PRIVATE) -> None:
@@ -176,8 +178,8 @@ class MappedSegment:
         self.file.close()
 
     def _unmap(self, window: Any, mapping: mmap.mmap, mapped_from: int, guard: Guard) -> None:
-        """A mapping closes a descriptor of its own. Where the program took the file's, it took that
-        too: then the mapping stays."""
+        """A mapping closes a descriptor of its own. Where the program took the file's it took that
+        too, and may have given its number to something else: then the mapping stays."""
         window.close()
         guard.release()
         if self.file.is_ours() and self.file.times_opened == mapped_from:

@@ -1,8 +1,10 @@
 """The recorder's imports find the standard library, and hide no module of the program.
 
 A program's folder comes first on ``sys.path``, and may hold a ``queue.py`` or ``uuid.py`` of its
-own. What the recorder needs must not execute that, also where the program has imported it already;
-and what it loads in its place must not stay in ``sys.modules``, where the program would get it.
+own. What the recorder needs must not execute that, let alone use it, also where the program has
+imported it already: code in C imports by name too, and crashes where it finds something else. And
+what the recorder loads in its place must not stay in ``sys.modules``, where the program would get
+it instead of its own.
 
 Start-up uses this, so it imports nothing that the bare interpreter has not loaded.
 """
@@ -129,7 +131,8 @@ _stays = False
 
 def bare_command(python: str, path: "Iterable[str]", module: str, *arguments: str) -> list[str]:
     """What calls ``main`` of a module of ours with ``arguments`` in a process of its own. It
-    imports from the standard library, then from ``path``, without `site` and PYTHON* variables."""
+    imports from the standard library, then from ``path``, without `site` (and `sitecustomize`,
+    lines of `.pth` files) and PYTHON* variables, but for where byte code may be written."""
     flags = ["-B"] if sys.dont_write_bytecode else []
     if sys.pycache_prefix is not None:
         flags += ["-X", f"pycache_prefix={os.path.abspath(sys.pycache_prefix)}"]
@@ -187,7 +190,8 @@ _NEVER = 2**30 + 1
 
 class Paused:
     """Within it no garbage collection begins by itself: putting the recorder in place would bring
-    on one of all that torch has made. (What another thread sets meanwhile stays.)"""
+    on one of all that torch has made. By the threshold, for what another thread sets meanwhile
+    stays; `gc.disable` could not tell that."""
 
     def __enter__(self) -> None:
         self._before = gc.get_threshold()

@@ -46,7 +46,9 @@ def make_folder(directory: str, mode: int) -> None:
 
 
 def make_folder_below(root: str, folder: str, mode: int) -> None:
-    """``folder``, two levels below ``root``, for this user alone to change. Raises OSError."""
+    """``folder``, two levels below ``root``, for this user alone to change: its name can
+    be foretold, and the owner of a folder can put others' files into it. Raises OSError.
+    """
     make_folder(root, mode)
     owners = (os.geteuid(), os.stat(root).st_uid)
     for path in (os.path.dirname(folder), folder):
@@ -116,8 +118,8 @@ class JournalWriter:
 
     def open_segment(self, opening: Iterable[bytes], dropping: Callable[[int], object]) -> None:
         """Start the next segment with the lines ``opening``. Raises OSError; the one before stays
-        then. ``dropping`` gets the number of each segment that goes for the bound, before it
-        does."""
+        then. ``dropping`` gets the number of each segment that goes for the bound, before: else a
+        process that is killed leaves a hole that nothing explains."""
         self._defs.checked()  # in a copy of the process made without our hooks, no file is ours
         path = fmt.segment_name(self._path, self.number + 1)
         segment = self._made(path)

@@ -1,7 +1,8 @@
 """Starts a process of ours beside the program, which sees nothing of it.
 
 No child that ``wait`` could find or SIGCHLD announce, no descriptor, no working directory, no
-signal that is ignored or blocked. Without the compiled part (``_detached.c``) there is none.
+signal that is ignored or blocked. How is the compiled part's (``_detached.c``); without it there is
+no such process, for the program would see it.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ def start(
     command: Sequence[str], environ: Mapping[str, str], *, out: int, err: int, kept: bool
 ) -> int:
     """Run ``command``, with ``out`` and ``err`` as its outputs and none of our descriptors. Raises
-    OSError. ``kept``: its parent is no adopter of orphans, but a process that this one cannot see
-    either, whose pid is returned (else 0) and which is to be reaped."""
+    OSError, also where nothing was compiled. ``kept``: its parent is no adopter of orphans, but a
+    process that this one cannot see either, whose pid is returned (else 0) and which is to be
+    reaped."""
     native = _native()
     variables = [os.fsencode(f"{name}={value}") for name, value in environ.items()]
     pid: int = native.start([os.fsencode(word) for word in command], variables, out, err, kept)
@@ -149,9 +151,11 @@ class Adopter:
     """This process, where orphans become its children: the first of its pid namespace (often
     torchrun, in a container), or a subreaper.
 
-    Such a program may wait until it has no child, and the companion until the program ends. So each
-    traced one makes a file, ``HOST-NAMESPACE-PID.adopts``: its start time, and below it the orders
-    for companions, which it starts with a keeper between. Of several the first gets the order.
+    Such a program may wait until it has no child, and the companion until the program ends. The
+    kernel names adopters to no other process, so each traced one makes a file,
+    ``HOST-NAMESPACE-PID.adopts``: its start time, and below it the orders for companions, which it
+    starts with a keeper between. Of several the first gets the order: when another ends, what it
+    kept would be the first one's.
     """
 
     def __init__(self, folder: str) -> None:

@@ -1,13 +1,15 @@
 """Stacks of a process that cannot take them itself: it holds the GIL for ever, or is being killed.
 
-``faulthandler`` writes them in C, without the GIL, as text into the definitions, and always of the
-thread that runs the handler: frames of others could move meanwhile, and end the program by SIGSEGV.
-It is called by handlers of our own (``_answers.c``), which look first that the descriptor is the
-journal's, for two signals:
+``faulthandler`` of the standard library writes them in C, without the GIL, as text into the
+definitions, and always of the thread that runs the handler: its own frames cannot move meanwhile,
+those of others could, and end the program by SIGSEGV. (Its watchdog, which reads those of others,
+is therefore not used.) It is called by handlers of our own (``_answers.c``), which look first that
+the descriptor is the journal's, for two signals:
 
 * an unhandled SIGTERM, after which the process ends as it would have;
-* an unused real-time signal, which a thread gets that has kept the interpreter from running. It
-  has a handler only meanwhile, and the companion has it sent (``companion/gil_holders.py``).
+* an unused real-time signal, which a thread gets that has kept the interpreter from
+  running. It has a handler only meanwhile, and is sent by a thread of ours without Python,
+  which the companion asks to (``companion/gil_holders.py`` of the viewer). Definitions name it.
 
 Where nothing was compiled there is none of this.
 """

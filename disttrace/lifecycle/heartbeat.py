@@ -50,8 +50,9 @@ class Periodic:
 
 
 class Live:
-    """The thread and its timetable. ``beats`` is off where only the pollers need it; ``further`` is
-    what else it does, and ``without_gil`` has a thread of its own to be paused around forks."""
+    """The thread and its timetable. ``beats`` is off where only the pollers need it; ``further``
+    are what else it does, and ``without_gil`` has a thread of its own to be paused around forks.
+    """
 
     def __init__(
         self,
@@ -213,8 +214,9 @@ class Live:
 
 
 RARELY_NS = 30_000_000_000
-"""Nanoseconds between two times while operations begin and end, as often as the kernel does: the
-next store into a page is a page fault after it, which may wait for the file system."""
+"""Nanoseconds between two times while operations begin and end, about as often as the kernel does:
+the next store into a page of a mapped segment is a page fault after it, which may have to wait for
+the file system."""
 
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
@@ -244,8 +246,9 @@ COMPARE_NS = 450_000_000
 
 class InStep:
     """Whether the ranks of this host call the same things under the same numbers: each compares
-    itself with the first one. A difference is a suspicion, which the companion judges; one that
-    leads to nothing is taken for a habit after some times."""
+    itself with the first one, by the pages of ``recording/newest_calls.py``. A difference is a
+    suspicion, which the companion judges from the journals; one that leads to nothing is taken for
+    a habit after some times."""
 
     def __init__(self, courses: Courses, root: str, suspect: Callable[[], None]) -> None:
         """``root``: the folder of all journals; ``suspect`` has the companion judge."""

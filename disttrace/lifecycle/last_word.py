@@ -1,9 +1,10 @@
 """Has the last word on a job worked out, and prints it, below all tracebacks.
 
-Only where something was wrong. Then a process beside this one judges the journals, for which it
-waits a moment (``PATIENCE_S``). The one that asks is torchrun's agent, or what started the ranks;
-of ranks that no traced process has started it is the last one that fails, and the first one where
-the launcher kills all others then.
+Only where something was wrong: this process or one that it started failed, or it has announced a
+stall last. Then a process beside it judges the journals (``companion/last_word.py`` of the viewer),
+and this one waits a moment for that (``PATIENCE_S``). The one that asks is torchrun's agent, or
+what started the ranks; of ranks that no traced process has started it is the last one that fails,
+and the first one where the launcher kills all others then.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from disttrace.lifecycle import detached
 from disttrace.lifecycle.companion import Roll
 
 PATIENCE_S, MOST_SHARES = 2.0, 5.0
-"""So long the end of a job that went wrong is held up at most, and up to so many times that where
-as many processes want each processor."""
+"""So long the end of a job that went wrong is held up at most (0.4 s where the host is idle), and
+up to so many times that where as many processes want each processor: all takes longer then.
+"""
 
 _MAIN = "disttrace_viewer.companion.last_word"
 _LONGEST = 256 << 10

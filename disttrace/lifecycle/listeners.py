@@ -1,9 +1,10 @@
 """What the program hears of the job's own reports: callbacks of ``on_verdict``, and the last
 report, for ``live``.
 
-Callbacks may block, so each telling has a thread of its own, which begins when the one before it is
-over. It runs with the signal mask of the thread that registered the callback: what is started there
-would inherit ours. After a fork the child has the callbacks, and no such thread.
+They are the program's code and may block, so the background thread never waits for them: each
+telling has a thread of its own, which begins when the one before it is over. Signals are blocked in
+threads of ours, and whatever a callback starts would inherit that: it runs with the mask of the
+thread that registered it. After a fork the child has the callbacks, and no such thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Where the processes of one user on this host exchange files: in no shared folder.
 
-The folder of the journals may be one that a thousand hosts share, and every rank looks for requests
-several times a second. So what is only for this host lies in ``/tmp/disttrace-UID``, which is ours
-alone. Where it is not, the folder of the journals has to do.
+Every rank looks for requests several times a second. The folder of the journals may be one that a
+thousand hosts share, where each look by path is a question to its server. So what is only for this
+host lies in ``/tmp/disttrace-UID``, which is ours alone: made with permissions 0700, no link, and
+in a folder in which no other user may rename or remove it. Where it is not, the folder of the
+journals has to do.
 """
 
 from __future__ import annotations

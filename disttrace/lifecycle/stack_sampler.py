@@ -1,11 +1,13 @@
 """Where every thread is while nothing begins or ends, and which exception it handles there.
 
 In Python 3.11 a frame has an object only once it is requested, and to allocate that may start the
-cycle collector, whose finalizers let other threads run: `f_back` of another thread's frame is then
-a pointer into a frame that is left. So frames are read in C with the collector off (`_frames.c`),
-or where that was not compiled by ``faulthandler``: as text, with at most 100 frames. In 3.10 every
-frame is an object, and from 3.12 on the collector runs between bytecodes alone: there Python can
-walk.
+cycle collector, whose finalizers let other threads run. `f_back` of another thread's frame is then
+a pointer into what has become of a frame that this thread has left meanwhile: an object of the
+program's that is no frame, or a word of the program's that is overwritten. So frames are read in C
+with the collector off (`_frames.c`). Where that was not compiled, 3.11 has them written by
+``faulthandler``, which is C, too, and allocates nothing: as text, with at most 100 frames, and
+slower. In 3.10 every frame is an object, and from 3.12 on the collector runs between bytecodes
+alone, so there Python itself can walk.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ Reader: TypeAlias = Callable[[int], Lines]
 """Gives where every thread stands but the one of that ident: at most 64, with 200 frames."""
 
 Handled: TypeAlias = dict[int, tuple[str, list[str | int], list[Line]]]
-"""Of the exception that a thread handles its class, those of its arguments that are texts or
-numbers, and its lines from where it was raised; by ident."""
+"""Of the exception that a thread handles (in ``except``, ``finally`` or ``__exit__``) its class,
+those of its arguments that are texts or numbers, and its lines from where it was raised; by ident.
+"""
 
 WAITING: tuple[str, ...] = ("accept", "recv", "recv_into", "recvfrom", "recvmsg", "select", "poll")
 WAITING += ("input", "read", "readline", "readinto", "next", "sigwaitinfo", "sigtimedwait", "pause")
@@ -56,8 +59,8 @@ _WORKS = {"BINARY", "CALL", "COMPARE", "INPLACE"}
 LOOKS: tuple[str, ...] = ("is_set", "empty", "full", "qsize", "len", "locked", "acquire", "done")
 LOOKS += ("ready", "running", "cancelled", "is_alive", "exists", "isfile", "is_file", "access")
 LOOKS += ("item", "check", "sleep")
-"""Calls that look whether others have changed something. No clock: a loop that looks at one
-ends."""
+"""Calls that look whether others have changed something. No clock: a loop that looks at one ends.
+"""
 _THREADS = 64
 _DEEPEST = 200
 _LONGEST = 1 << 16  # bytes of a function in which a loop is looked for
@@ -120,8 +123,9 @@ def walked(skip: int) -> Lines:
 
 
 def waits_in(codes: Sequence[CodeType], lines: list[Line]) -> list[Line]:
-    """Frames that stand for what has none, on top of the others: what waits for the outside, of all
-    that the program's line calls by name; and a loop there that changes nothing."""
+    """Frames that stand for what has none, on top of the others. What waits for the outside, of all
+    that the program's line calls by name where no Python runs beyond it; and the loop there that
+    changes nothing, and calls at most what looks whether something has changed."""
     inner = zip(codes, lines, strict=False)
     found = ((code, n) for n, (code, line) in enumerate(inner) if is_program(line[0]))
     code, n = next(found, (None, 0))

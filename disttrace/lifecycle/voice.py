@@ -71,7 +71,8 @@ class Voice:
         begun: Callable[[], int],
     ) -> None:
         """``progress_mark`` is equal while nothing moves, and None where nothing needs to; ``end``
-        ends the process; ``begun`` counts operations."""
+        ends the process; ``begun`` counts operations but those of a store, which are questions.
+        """
         self._config = config
         self._companion = companion
         self._start_after = int(config.stall * _START_AT * 1e9)

@@ -1,8 +1,11 @@
 """Threads of ours: the program's tools see none of them, and no signal of its is given to them.
 
-`threading` does not know them, and what a program has called for each thread (`threading.settrace`,
-a profiler's) does not run there. Signals are blocked: the kernel hands one that is sent to the
-process to any thread that does not block it.
+`threading` does not know them, so they are in no list of it, and what a program has it call for
+each thread (`threading.settrace`, a profiler's or a coverage's) does not run there.
+
+The kernel hands a signal that is sent to the process to any thread that does not block it. Where
+all threads of a program block one, to take it by ``sigwait`` or a signalfd, it would end the
+program in ours; and a handler in C that expects the program's thread would run there.
 """
 
 from __future__ import annotations
@@ -35,8 +38,9 @@ class Thread:
         self._runs = Lock()
 
     def start(self) -> bool:
-        """Start it, with signals blocked; False where there can be no more threads, or the
-        interpreter is about to finalize. Raises what a handler raises meanwhile."""
+        """Start it, and whatever it starts, with signals blocked; False where there can be no more
+        threads, or the interpreter is about to finalize. Raises what a handler raises meanwhile.
+        """
         self._runs.acquire()
         held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:

@@ -1,9 +1,10 @@
 """What happens around a fork, also where a signal handler of the program's raises meanwhile.
 
-What is raised in a handler for forks reaches nobody, and what stands behind it there is not done.
-So the lock is taken and made anew by C's methods, which no signal interrupts; a function that does
-nothing stands before ours, for a signal strikes the first bytecode; and each of ours may be called
-again from its start.
+The interpreter calls handlers for forks itself, so what is raised in one reaches nobody, and what
+stands behind it there is not done. A signal that comes while the kernel copies the process strikes
+the first bytecode of the first handler that has one. So the lock is taken and made anew by C's
+methods, which no signal interrupts; a function that does nothing stands before ours; and each of
+ours may be called again from its start.
 """
 
 from __future__ import annotations

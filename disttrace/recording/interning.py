@@ -1,8 +1,11 @@
-"""Definitions: what repeats in records is written once, under a number, before it is referred to.
+"""Definitions: what repeats in records is written once, under a number.
 
-A program may make new things for ever: shapes, code made by ``exec``, texts of exceptions, threads.
-So there is a bound, in bytes and in number, from which on nothing new of them is defined: a few
-last definitions stand for it.
+A definition is in the journal before the first record that refers to it. The lock covers a number
+and its definition; it is taken once for each thing that is new.
+
+A program may make new things for ever: shapes, stacks of code made by ``exec``, texts of
+exceptions, threads. So there is a bound, in bytes and in number, from which on nothing new of them
+is defined: what is not known by then is recorded as far as a few last definitions say it.
 """
 
 from __future__ import annotations
@@ -159,7 +162,8 @@ class InternTable:
         return call, added(varying)
 
     def forget_calls(self, kind: str, alive: Container[int]) -> None:
-        """Let go of calls on a ``store`` or ``group`` that is not ``alive``."""
+        """Let go of calls on a ``store`` or ``group`` that is not ``alive``: a program may make new
+        ones for ever."""
         at = {"group": 2, "store": 3}[kind]
         with patient(LOCK):
             for key, call in list(self._calls.items()):

@@ -1,8 +1,10 @@
 """What this process called last in each stream of collectives, in pages that others here may read.
 
-Ranks that are out of step are told from each other by what they called under equal numbers. So the
-native core keeps, for each stream, of the newest calls where they were made and a digest of all
-calls up to them. ``shown.py`` compares pages, now and then.
+Ranks that are out of step are told from each other by what they called under equal numbers. To find
+that in the journals, somebody would have to read all that all ranks write. So the native core
+keeps, for each stream, of the newest calls where they were made and a digest of all calls up to
+them: a multiplication and three stores for a call. Whoever compares reads these pages of another
+process now and then (``shown.py``); what differs is for the companion to judge, by the journals.
 
 The file is mapped, lies at the meeting place of this host's processes, and goes with its process.
 Its first page is words: how many streams there are, and from ``FIRST_ID`` on what each is called.

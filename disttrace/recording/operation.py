@@ -1,6 +1,7 @@
 """What passes between the instrumentation and the recorder: counters, calls, operations, threads.
 
-The native core (``_fast.c``) has types of its own with the same attributes.
+These are the types of the plain core; the native core has types of its own with the same
+attributes (``_fast.c``).
 """
 
 from __future__ import annotations

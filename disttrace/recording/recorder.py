@@ -1,7 +1,8 @@
 """Puts begins and ends on record, interns what repeats, and keeps the journal going.
 
-A begin is in the journal before ``begin`` returns; nothing here holds a tensor, a Work, a group, a
-store or a frame. The lock is held for a microsecond and never across a call into c10d.
+One recorder per process. A begin is in the journal before ``begin`` returns; nothing here holds a
+tensor, a Work, a group, a store or a frame. What is done for every operation is the core's
+(``core.py``); the lock is held for a microsecond and never across a call into c10d.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ _LOSSES = 8
 
 
 class Recorder(InternTable):
-    """Begins and ends of operations, definitions, and the journal they go to; one per process.
+    """Begins and ends of operations, definitions, and the journal they go to.
 
-    ``open_journal`` makes the journal when the first record comes; ``opening`` gives the records
-    that it starts with. When writing fails, ``on_failure`` is called once and the recorder is off;
-    where only a segment is lost, ``on_loss`` is told why. ``core`` is ``c`` or ``python``.
+    ``process`` is the id of this process, which a fork changes. ``open_journal`` makes the journal
+    when the first record comes; ``opening`` gives the records that it starts with. When writing
+    fails, ``on_failure`` is called once and the recorder is off; where only a segment is lost,
+    ``on_loss`` is told why and it goes on in the next. ``core`` is ``c`` or ``python``.
     """
 
     def __init__(
@@ -130,9 +132,9 @@ class Recorder(InternTable):
             return -1 if self._journal is None else self._journal.descriptor
 
     def progress_mark(self, *, launcher: bool = False) -> object:
-        """Equal at two moments between which the main thread began and ended nothing. A
-        ``launcher`` asks its store all the time, and stands still in its outermost operation or not
-        at all."""
+        """Equal at two moments between which the main thread began and ended nothing: the operation
+        that it is in, as threads beside it may go on, else the journal's progress. A ``launcher``
+        asks its store all the time, and stands still in its outermost operation or not at all."""
         in_flight = self.core.in_flight()
         for each in in_flight if launcher else reversed(in_flight):
             if b'"h":' not in self.core.begin_of(each):
@@ -147,9 +149,10 @@ class Recorder(InternTable):
         return self.clock() - self.core.t0
 
     def recover(self, error: BaseException, line: bytes) -> None:
-        """``put(line)`` raised ``error``: make room, open the next segment, or give up. One that
-        records while its thread makes room leaves its lines in ``_late``. A signal handler's
-        exception goes on, though a time-out is an OSError."""
+        """``put(line)`` raised ``error``: make room, open the next segment, or give up. A signal
+        handler's exception goes on, though a time-out is an OSError. One that records while its
+        thread makes room leaves its lines in ``_late``, for nothing half opened may be opened from
+        within."""
         if not foreign.is_ours(error):
             raise error
         with patient(LOCK):

@@ -1,13 +1,15 @@
 """What a process shows of its newest calls, and what of it beside another one's is suspicious.
 
 How the pages lie that ``newest_calls.py`` fills, and the comparison: by processes of one host
-(``lifecycle/heartbeat.py``), and by companions of several. It is a suspicion and no verdict.
+(``lifecycle/heartbeat.py``), and by companions of several, which exchange excerpts. What differs is
+a suspicion and no verdict.
 
 * **What has to be equal** (operation, sizes, dtype, root, reduce op): the digests under the newest
-  number that both have. They stay apart once they are, by an amount that each call multiplies: what
-  is a habit by now is left out, and the next difference is seen.
+  number that both have. They stay apart once they are, by an amount that each call multiplies: so
+  what is a habit by now is left out of the comparison, and the next difference is seen.
 * **Lines** may differ: rank 0 logs by another one. Only that both processes have been at both
-  lines, and were not at the same one under the same number, is suspicious.
+  lines, and were not at the same one under the same number, makes one suspect a call too few or too
+  many.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def offset(stream: int) -> int:
 
 
 class Page:
-    """One stream of a process as it was read; what was overwritten meanwhile is left out."""
+    """One stream of a process as it was read; what was overwritten meanwhile is left out. Of other
+    hosts a part is known, which has the same attributes (``companion/comparison.py``)."""
 
     def __init__(self, words: memoryview) -> None:
         self.words = words

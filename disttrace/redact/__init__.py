@@ -1,10 +1,12 @@
 """Masks what looks like a secret, before it is written anywhere.
 
-Three kinds of evidence, each a table below: the shape of a token whose issuer gave it one, the name
-that a value is given (``--api-key X``, ``hf_token=X``, ``"password": "X"``), and the place in a URL
-or header. Shapes are what vendors document, and the rules of gitleaks
-(https://github.com/gitleaks/gitleaks) and detect-secrets (https://github.com/Yelp/detect-secrets);
-entropy alone is no evidence, for hashes, run ids and checkpoints have it too.
+Three kinds of evidence, each a table below: the shape of a token whose issuer gave it one, the
+name that a value is given (``--api-key X``, ``hf_token=X``, ``"password": "X"``), and the place in
+a URL or header. Shapes are facts taken from what vendors document and from the rules that gitleaks
+(https://github.com/gitleaks/gitleaks, config/gitleaks.toml) and detect-secrets
+(https://github.com/Yelp/detect-secrets, plugins) publish; entropy alone is no evidence, for hashes,
+run ids and checkpoints have it too. What stays readable is listed in ``docs/privacy.md``.
+Half of this file are those tables.
 """
 
 from __future__ import annotations
@@ -204,9 +206,10 @@ class Masker:
         """Raises re.error for a pattern that is none."""
         self._patterns = [re.compile(pattern) for pattern in patterns]
         self.plain = _PLAIN_CHARACTERS if not self._patterns else None
-        """What may be known of most texts by their characters: a byte for each character of ASCII
-        (0: look closer, 1: plain, 2: plain, and one of a run), and how long a run may be. Such a
-        text is masked nowhere, and needs no escape in JSON. None where that cannot be known."""
+        """What may be known of most texts by their characters: 128 bytes, one for each character of
+        ASCII (0: look closer, 1: plain, 2: plain, and one of a run), and how long a run may be. A
+        text of plain characters without longer runs is masked nowhere, and needs no escape in
+        JSON. None where that cannot be known."""
 
     def is_plain(self, text: str) -> bool:
         """Whether ``text`` is masked nowhere, and needs no escape in JSON; False if in doubt."""

@@ -1,8 +1,9 @@
 """Secrets behind short options, which only the program that takes them gives a meaning.
 
-``-p`` is a port to one program and a password to another. With a program that takes a password
-whatever follows is masked; else what does not look like a port, a path, a name or a plain word.
-``-u NAME:WORD`` is what curl taught everybody, but to container tools it is a user and a group.
+``-p`` is a port to one program and a password to another. Where a program that takes a password is
+on the same command line, whatever follows is masked; else what does not look like a port, a path, a
+name or a plain word. ``-u NAME:WORD`` is what curl taught everybody, and the container tools, which
+take a user and a group there, are the exception.
 """
 
 from __future__ import annotations

@@ -37,7 +37,9 @@ RUNNING = "running"
 @dataclass(slots=True)
 class RankOutcome:
     """``text``: the failure as pytest prints it, or the reason of a skip; ``first``: its last line;
-    ``echo``: it passes on that others went away."""
+    ``at_s``: when it was known, on the clock of this machine; ``echo``: it passes on that others
+    went away.
+    """
 
     rank: int
     how: str = RUNNING

@@ -1,9 +1,11 @@
-"""Where a call comes from: a cheap key on every call, file and line once per key.
+"""Where a call comes from: a cheap key on every call, file and line once per key; and from there to
+its definition, by one look-up when it was seen before.
 
 The key, a place, is made of code objects and instruction offsets of the frames that the recorded
-stack shows, so two calls with one place have one stack. A stack begins at the first frame that is
-not torch's and reaches the program. Frames are never kept, and code objects only as long as places
-may be compared.
+stack shows and of those before it, so two calls with one place have one stack. A stack begins at
+the first frame that is not torch's. Where a library called and the stack would not reach the
+program, the first frame of the program's own is its last one. Frames are never kept, and code
+objects only as long as places may be compared.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The table of operations: one row per method of ProcessGroup and Backend, of all torch versions.
+"""The table of operations: one row per method of ProcessGroup and Backend.
 
-An alias is recorded under the name in the table, whatever was typed.
+A method that a torch version lacks is passed over, so the rows are the union over versions. An
+alias is recorded under the name in the table, whatever was typed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
 """Which parameters it is about: an exception of DDP's, and a call that FSDP makes for a module.
 
+DDP's exceptions have their numbers, and its traceback the model: nothing is recorded of that before
+one of them ends the process.
+
 FSDP2 calls for one module at a time, always from the same line. It does so through a function of
-ours whose code is of that module alone, so that these calls have places of their own.
+ours whose code is of that module alone, so that these calls have places of their own, which the
+module is defined with: no call is looked at for that.
 """
 
 from __future__ import annotations
@@ -44,7 +48,8 @@ _COUNT = re.compile(r"\bhas inconsistent \d{1,9} params")
 
 def of(error: BaseException) -> list[str]:
     """Names, in DDP's order: of parameters without a gradient, of the one whose shape differs; of
-    all where ranks have a different number of them."""
+    all of the model's where ranks have a different number of them. None where that is not known.
+    """
     if not foreign.is_a(error, RuntimeError):
         return []
     text = foreign.text_of(error)[:_READ]

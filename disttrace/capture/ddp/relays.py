@@ -2,12 +2,15 @@
 
 DDP's reducer, and the functions that share parameters and buffers, issue on a group that Python
 gives them. Where that is of a class of Python's, C++ calls its methods; a relay's issue the same on
-the group that it stands for. A kernel under the dispatcher would cost several times as much.
+the group that it stands for. A kernel under the dispatcher would see it too, for several times the
+cost, and every other operation of the process would pass it (``dispatcher.py``).
 
-C++ holds a relay as it held the group, and Python's half of it has to live as long.
+C++ holds a relay as it held the group, and Python's half of it has to live as long. A relay has the
+group's own backends, which C++ asks what they can do.
 
-DDP's reducer waits for what it issued before the backward pass is over. What has not come to that
-end (the pass failed, or is stuck) is looked at by the live thread, a few times a second.
+DDP's reducer waits for what it issued before the backward pass is over, and a function of C++
+before it returns. So completion need not be looked for meanwhile; what has not come to that end
+(the pass failed, or is stuck) is looked at when the live thread comes by, a few times a second.
 """
 
 from __future__ import annotations
@@ -272,8 +275,9 @@ class Relays:
 
 
 class Models:
-    """DDP's models: of which no gradient was reduced yet, and in which a bucket waits for gradients
-    that a backward pass did not have."""
+    """DDP's models: of which no gradient was reduced yet, though parameters change in place; and in
+    which a bucket waits for gradients that a backward pass did not have: its relay counts calls.
+    """
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
@@ -306,7 +310,9 @@ class Models:
         return model
 
     def begun(self, result: Any, reducer: Any, *_: Any) -> None:
-        """The next backward pass is to reduce; what the one before it began is complete."""
+        """The next backward pass is to reduce; what the one before it began is complete. Another
+        model is as far as it came.
+        """
         model = self.of(reducer)
         if model is None:
             return
@@ -331,7 +337,8 @@ class Models:
                 self._note_lack(model, model.without_gradient())
 
     def _look(self, at_exit: bool = False) -> int:
-        """Note how often a model changed, when that doubles, and what lacks a gradient."""
+        """Note how often a model changed, when that doubles; and what lacks a gradient where a
+        bucket is due and nothing moves."""
         for one in self._all():
             of = () if one.issued or one.passes else parameters.named(one.owner())
             changes = max(map(lambda p, n: p[1]._version - n, of, one.versions), default=0)

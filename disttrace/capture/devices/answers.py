@@ -61,8 +61,9 @@ class Open:
 class Answers:
     """Binds operations to their entries, and ends those that are over by their entries.
 
-    Torch's watchdog may abort communicators after an error (``TORCH_NCCL_ASYNC_ERROR_HANDLING``).
-    Their events are complete then like those of operations that did their work.
+    In modes 1 and 2 of ``TORCH_NCCL_ASYNC_ERROR_HANDLING`` torch's watchdog aborts communicators
+    after a time-out or any other error of NCCL's. Their kernels end then, and their events are
+    complete like those of operations that did their work.
     """
 
     def __init__(self, opened: Open, groups: Groups) -> None:

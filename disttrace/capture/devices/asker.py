@@ -86,8 +86,11 @@ class AskingDevice:
         self._of_thread = local()
 
     def enter(self) -> None:
-        """Before a question that queries events. An event of our own is first: after an error torch
-        prints one message for every operation in flight. Raises DeviceError."""
+        """Before a question that queries events. Raises DeviceError.
+
+        An event of our own is queried first: after an error torch prints one message for every
+        operation in flight, each time that it is queried.
+        """
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return
@@ -109,15 +112,22 @@ def is_of_device(error: BaseException) -> bool:
 
 
 def _ask(event: Any, query: Callable[..., int] | None) -> None:
-    """Raises what torch does where the device has failed. Torch queries with the GIL held, and
-    while ``cudaFree`` waits all Python would stand still: the runtime is called without it."""
+    """Raises what torch does where the device has failed.
+
+    While ``cudaFree`` waits for what hangs, a driver's lock lets no thread pass. Torch queries with
+    the GIL held (2.5 at least), and all Python would stand still: the runtime is called without it.
+    """
     if query is None or query(ctypes.c_void_p(event.cuda_event)) not in _FINE:
         event.query()
 
 
 def _bound(torch: Any) -> tuple[Any, Callable[..., int] | None]:
-    """Give this thread a device that the process uses, and an event on it. On the first device of
-    the host, a new thread's, a context of some hundred megabytes would be made."""
+    """Give this thread a device that the process uses, none of its own making; an event on it, and
+    the runtime's function that queries it.
+
+    A new thread's current device is the first of the host, where a context of some hundred
+    megabytes would be made, by every rank.
+    """
     for index in range(torch.cuda.device_count()):
         if torch._C._cuda_hasPrimaryContext(index):
             torch.cuda.set_device(index)

@@ -1,9 +1,10 @@
 """When a device has finished an operation, on backends that only enqueue it (NCCL and its kin).
 
-What still runs is known from torch's flight recorders, or of the Work where a backend writes to
-none. An operation is bound to its entries once, by its number where a hook tells it, else by
-thread, group and time, and is over only when they show it, or when they show it of a younger one of
-the same stream; what cannot be known is recorded as unknown.
+There a call returns, and a wait orders streams, long before anything has happened. What still runs
+is known from torch's flight recorders, or of the Work where a backend writes to none. An operation
+is bound to its entries once, by its number where a hook tells it, else by thread, group and time,
+and is over only when they show it, or when they show it of a younger one of the same stream; what
+cannot be known is recorded as unknown.
 """
 
 from __future__ import annotations
@@ -63,8 +64,11 @@ _ABORTED = RuntimeError("the process group was aborted before the device had fin
 
 
 def install(capture: Capture) -> None:
-    """Follow what devices do, as far as the backends of this torch tell it. Switched off, nothing
-    is queried of torch or of a device: ends are recorded as unknown."""
+    """Follow what devices do, as far as the backends of this torch tell it.
+
+    Where that is switched off nothing is queried of torch or of a device, in any thread: what stays
+    in place records that the end of an operation is unknown.
+    """
     if not capture.asks_devices:
         return
     from torch._C._distributed_c10d import Backend, ProcessGroup
@@ -377,8 +381,10 @@ class DeviceOperations(Unwatched):
             channel.full_due = now + max(_FULL_NS, share)
 
     def _refused(self, channel: Channel, error: Exception) -> None:
-        """Asking raised: again after a pause that grows. A device that failed is queried no
-        more."""
+        """Asking raised: again after a pause that grows. A device that failed is queried no more.
+
+        What was issued stays in flight for some seconds only: it is not known to hang.
+        """
         what = errors.first_line(error)
         if is_of_device(error):
             self._switch_off(channel, f"When devices finish is unknown from now on: {what}")

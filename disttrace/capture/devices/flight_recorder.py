@@ -1,13 +1,13 @@
 """What torch's flight recorders answer: which one a backend writes to, and what its entries mean.
 
 NCCL of torch up to 2.14 (``nccl-legacy`` on 2.15) writes to a recorder of its own, which queries
-the events of operations when it is queried. From 2.15 on `nccl` is ProcessGroupNCCL2, whose
-recorder touches no device.
+the events of operations when it is queried. From 2.15 on `nccl` is ProcessGroupNCCL2, for which a
+hook of torch's writes to a recorder named after the backend: to query that one touches no device.
 
 The Python bindings keep the GIL for the whole dump: with 2,000 entries some twenty milliseconds
-quiet, a tenth of a second on a busy machine. So torch's dump is called in C++ (``_dump.cpp``), by
-mangled names, which state the arguments; where a name is missing, or nothing was compiled, the
-binding has to do.
+quiet, a tenth of a second on a busy machine. So torch's dump is called in C++, without it
+(``_dump.cpp``). The functions are found by their mangled names, which state their arguments; where
+a name is missing (another torch, another compiler), or nothing was compiled, the binding has to do.
 """
 
 from __future__ import annotations
@@ -168,8 +168,11 @@ def implementation(group: Any, device: str) -> str | None:
 
 
 def recorder_of(backend: str | None, implemented_by: str | None) -> str | None:
-    """The recorder that a backend of this name and class writes to; None where there is none. Where
-    the class is hidden (TORCH_DISTRIBUTED_DEBUG=DETAIL), the name and torch's switch decide."""
+    """The recorder that a backend of this name and class writes to; None where there is none.
+
+    The class decides: from torch 2.15 on `nccl` may be either of two. Where it is hidden
+    (TORCH_DISTRIBUTED_DEBUG=DETAIL wraps backends), the name and torch's own switch must do.
+    """
     if implemented_by in _RECORDERS:
         return _RECORDERS[implemented_by]
     if backend in ("nccl", "nccl-legacy"):

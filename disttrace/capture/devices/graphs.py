@@ -1,7 +1,9 @@
 """CUDA graphs: captures, while which no event is queried, and replays, each of them one operation
 of each group of which the graph holds collectives.
 
-One event after a replay shows when it is over.
+What a graph holds was recorded at capture and runs at each replay. A rank that replays another
+number of times, or a graph with other collectives, differs from the others as by any other call:
+that needs no question to a device. One event after a replay shows when it is over.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ class Graphs:
     # -- captures ----------------------------------------------------------------------------
 
     def began(self, graph: int) -> None:
-        """A capture is about to begin, on this thread: wait for the query under way."""
+        """A capture is about to begin, on this thread: wait for the query under way. What the graph
+        held before is gone."""
         self._by[graph] = get_ident()
         self._held.pop(graph, None)
         self._names.entries.pop(graph, None)
@@ -199,7 +202,11 @@ def after(stream: Any) -> Callable[[], bool] | None:
 
 def _captured_by_others() -> bool:
     """Whether this thread's stream is captured, though no graph of torch's began it: by CUDA's own
-    bindings, by a compiler, by autograd's threads for the one that began it."""
+    bindings, by a compiler, by autograd's threads for the one that began it.
+
+    Two questions to the driver, on the calling thread and its device: whether there is a context
+    (none is made), and whether the stream is captured, as NCCL's own issue asks it each time.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return False

@@ -36,8 +36,9 @@ Rarely = Callable[[Operation, "tuple[int, int] | None", Any], None]
 class PlainInbox:
     """``add`` notes operations of groups that are ``known``, and leaves others to ``rarely``.
 
-    ``known`` holds by a group's number the number of the operation that a thread issues, or None;
-    or a function for all of the group's. ``wake`` is called for the first note after a ``take``.
+    ``known`` holds, by a group's number, where a hook leaves the number of the operation that a
+    thread issues, or None; or what is done with all of the group's, where nothing shows when
+    a device ends them. ``wake`` is called for the first of ``notes`` after a ``take``.
     """
 
     def __init__(self, rarely: Rarely, wake: Callable[[], None]) -> None:
@@ -106,8 +107,9 @@ _Lane = tuple[list[int], list[tuple[int, Record]]]  # when each was made; its pl
 class Running:
     """An operation that was issued and not seen finished.
 
-    ``windows``: unix times of the calls in which its entries were made; ``until``: the end of the
-    last one on the clock of begins; ``stream``: of those that the device executes in order.
+    ``windows`` are the unix times of the calls in which its entries were made, ``until`` the end of
+    the last one on the clock of begins, ``thread`` the one that issued it, ``group`` its group's
+    name. ``stream`` is of those that the device executes in order.
     """
 
     operation: Operation
@@ -175,8 +177,11 @@ class Entries:
         self._found: dict[tuple[int, str | None], list[_Lane]] = {}
 
     def claim(self, running: Running) -> Sequence[Key]:
-        """The entries of ``running``, the newest of those that were coalesced into one launch: of
-        these the last one alone has events, and is no message's even where the others are."""
+        """The entries of ``running``, the newest of those that were coalesced into one launch.
+
+        Entries of one launch (an uneven all_gather, a batch) have no events except for the last
+        one, which is made when coalescing ends, and is no message's even where the others are.
+        """
         number = running.exact()
         if number is not None:
             return self._exactly(number, running)

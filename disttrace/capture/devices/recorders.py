@@ -132,8 +132,10 @@ def is_on(names: tuple[str, ...]) -> bool:
 
 
 def spoils(call: CallRecord, *, batched: bool) -> bool:
-    """Whether NCCL's own recorder keeps an entry of such a captured call, with an event of the
-    graph: to query that prints an error at each dump, and up to torch 2.7 raises it."""
+    """Whether NCCL's own recorder keeps an entry of such a call that a graph captures, with an
+    event of the graph: to query that prints an error at each dump, and up to torch 2.7 raises it.
+    Of other captured calls it keeps none, or one without events.
+    """
     return (call.op in _MESSAGES and not batched) or call.op.endswith("_coalesced")
 
 
@@ -161,9 +163,10 @@ _Device = tuple[str, int]
 
 
 class Followed:
-    """Operations of which only a Work, or a wait, shows when they are over: of backends without a
-    flight recorder, of batches, and of NCCL where waits block the host. ``unknown`` gets the
-    rest."""
+    """Operations of which only a Work shows when they are over, and those that a wait ends: of
+    backends without a flight recorder, of batches whose entries are complete when they are issued,
+    and of NCCL where waits block the host. ``unknown`` gets those whose end is not to be known.
+    """
 
     def __init__(self, recorder: Recorder, unknown: Callable[[Operation], None]) -> None:
         self._recorder, self._unknown = recorder, unknown
@@ -182,8 +185,10 @@ class Followed:
         return operation.n in self._works
 
     def hold(self, operation: Operation, over: Callable[[], bool] | None, kind: str | None) -> bool:
-        """Only ``over``, of a Work or an event on a ``kind`` of device, tells; whether it is
-        held."""
+        """Only ``over``, of a Work or an event, tells, and is held until it does; whether it is.
+
+        ``kind``: of device.
+        """
         if over is None or len(self._works) >= _HELD:
             self._unknown(operation)
             return False

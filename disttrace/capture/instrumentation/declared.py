@@ -95,7 +95,8 @@ class Declared(_Block):
         device: str | None = None,
     ) -> Operation:
         """Put its begin on record, called at ``frame``; what the thread issues until
-        ``Capture.leave`` is part of it."""
+        ``Capture.leave`` is part of it. ``device``: of which it is only enqueued.
+        """
         together = entry is not None and self._peers is None
         args: dict[str, Any] = {
             key: value if isinstance(value, _PLAIN) else str(value)

@@ -1,8 +1,9 @@
 """Instrumentation of collectives and messages: methods of ProcessGroup and Backend; of coalesced
-operations, which one Work ends; and of calls that torch rejects before any method is called.
+operations, which one Work ends; and of calls that torch rejects before any method is called: a root
+outside the group, a wrong type, a message to oneself.
 
-Those are seen where torch reports every exception of a public function to its logger, so calls that
-succeed pay nothing.
+torch reports every exception of a public function to its logger. That report is where rejected
+calls are seen, so calls that succeed pay nothing, and nothing of torch.compile's sees a patch.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@ traffic from C++, where the backend gets a proxy for the real store.
 
 Keys and sizes are recorded, never values.
 
-Gloo exchanges its addresses through the store, from C++: whom a rank has not found yet can only be
-seen in a proxy. It must live exactly as long as the backend: less, and C++ meets an INTERNAL ASSERT
-in the user's call; longer, and it pins the store's port.
+Gloo exchanges its addresses through the store, from C++, where no patched method is passed: whom a
+rank has not found yet can only be seen in a proxy. It must live exactly as long as the backend.
+When its Python half dies first, C++ meets an INTERNAL ASSERT in the user's call; when it outlives
+the backend, it pins the store's port.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Instrumentation of Python subclasses of ProcessGroup, Backend, Store and Work, whose own methods
-shadow the patched ones.
+"""Instrumentation of Python subclasses of ProcessGroup, Backend, Store and Work.
 
-C++ takes a method of such a class for an override and calls it; what comes back to a wrapper on the
+A subclass's own methods shadow the patched ones, so they are wrapped too: those of the classes that
+exist, then when a class is made, and at the latest when the first group of a class appears. C++
+takes a method of such a class for an override and calls it; what comes back to a wrapper on the
 same thread is the same operation.
 """
 

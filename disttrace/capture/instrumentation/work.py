@@ -1,8 +1,9 @@
 """Instrumentation of waiting: ``Work.wait`` in every class that defines it; and of completion
-without a wait: futures, ``is_completed`` loops, streams, DDP's reducer.
+without a wait: futures, ``is_completed`` loops, streams.
 
-What the program sees complete is complete; what it follows by a future is followed to its end by
-the poller, which the live thread runs.
+A program that does the latter has not forgotten its work, nor has one that hands it to DDP's
+reducer, which waits for it in C++. What it sees complete is complete; what it follows by a future
+is followed to its end by the poller, which the live thread runs.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class WaitPart(Part):
 
     def _goes_on(self, operation: Operation) -> bool:
         """Whether its Work is not over although a wait for it raised: the program gave it a time
-        limit. (A receive of gloo is over then: it closes the connection.)"""
+        limit, and may wait again. (A receive of gloo is over then: it closes the connection.)
+        """
         reference = operation.reference
         work = None if reference is None or operation.call.device_ends else reference()
         return work is not None and foreign.attempt(self.capture.works.is_completed, work) is False

@@ -1,10 +1,12 @@
 """Instrumentation of functional collectives called from Python: what issues them, and their waits.
 
 Each issues an operator ``c10d::*`` from C++. Only a kernel there, or a hook of the group, sees the
-Work, and it costs more than the record. So only the first call of a signature passes it
-(``kernels.py``), and where a Work has to be watched, every call.
+Work, and it costs more than the record. So the first call of a signature passes it, and from then
+on the call of the operator itself (``kernels.py``) knows what would be recorded. Where a Work has
+to be watched, every call passes both.
 
-The tensor that holds the result is what people wait for, so waits for that are recorded.
+Of the Work Python sees nothing afterwards: the tensor that holds the result is what people wait
+for. Were that not seen, a rank that hangs in such a wait would seem to wait for nothing.
 """
 
 from __future__ import annotations

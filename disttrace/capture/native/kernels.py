@@ -2,14 +2,15 @@
 can issue operations from C++, noticed before it does.
 
 Kernels stand under BackendSelect, which also sees inference mode and compiled graphs, or under a
-key that only those include who mean them. One must not be taken out while it runs: then it stays,
-and passes everything on.
+key that only those include who mean them, and pass on to what comes after it. A kernel must not be
+taken out while it runs: then it stays, and passes everything on.
 
 A kernel of Python's costs microseconds, for torch boxes what passes it. A call from Python passes
 the operator's object first, which gets a class of ours until tracing ends, or inductor comes: that
-compiles only what is of torch's own class. Importing functional collectives proves nothing
-(torch.profiler and DTensor do so), so kernels are put in place before a compiled model is loaded,
-and once operators are looked up.
+compiles only what is of torch's own class to the letter, and kernels see the rest. Importing
+functional collectives proves nothing (torch.profiler and DTensor do so in programs that never call
+one), so whatever else a first call needs can wait for it: kernels are put in place before a
+compiled model is loaded, and once operators are looked up. DDP needs none (``capture/ddp``).
 """
 
 from __future__ import annotations
@@ -166,7 +167,9 @@ def watch_operators(capture: Capture, part: str, appeared: Appeared, namespace: 
 
 def watch(capture: Capture, part: str, appeared: Appeared) -> None:
     """Call ``appeared`` before a model is loaded that was compiled to a library, or a graph of
-    inductor's whose wrapper is C++: those pass no operator of functional collectives."""
+    inductor's whose wrapper is C++: those call collectives by entry points of C, which pass no
+    operator of functional collectives.
+    """
     constructor = before(capture, part, lambda *_, **__: guarded(capture, part, appeared))
     libraries = vars(torch._C._aoti).values() if hasattr(torch._C, "_aoti") else ()
     for issuer in (value for value in libraries if isinstance(value, type)):
@@ -199,7 +202,7 @@ def issuers(namespace: str) -> Iterator[str]:
 
 class OperatorCalls:
     """Operators whose calls from Python pass ``wrap(original)``. ``scripted`` is called before
-    TorchScript gets one, and when they have their own classes again."""
+    TorchScript gets one, and when they have their own classes again while tracing goes on."""
 
     def __init__(
         self,

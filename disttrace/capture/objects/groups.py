@@ -112,7 +112,8 @@ class Groups:
         self, backend: Any, store: Any, rank: int | None, size: int | None, *, by_hand: bool
     ) -> None:
         """A Backend was constructed: a group by itself if it is used before one claims it, or if
-        the program made it ``by_hand``."""
+        the program made it ``by_hand``. A member that never uses it has to be known as one then.
+        """
         keys = self._group_keys(backend, store, rank, size)
         name = backend_name(backend)
         if name:

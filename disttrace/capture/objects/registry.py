@@ -1,7 +1,7 @@
-"""Knows c10d objects by number without owning them: by weak references or ids.
+"""Knows c10d objects by number without owning them.
 
-When the wrapper of a C++ object dies, C++ may hand out a new one, and ``id()`` is reused: an entry
-goes with its object.
+Stores keep ports, groups threads: all here are weak references or numbers. When the wrapper of a
+C++ object dies, C++ may hand out a new one, and ``id()`` is reused: an entry goes with its object.
 """
 
 from __future__ import annotations

@@ -39,8 +39,9 @@ class StoreEntry:
 
 
 class Stores:
-    """Numbers the stores of this process and follows chains of prefixes, which can be read nowhere
-    afterwards. What is kept of a store goes away with it, and with the groups that meet there."""
+    """Numbers the stores of this process and follows chains of prefixes, while they are built: a
+    prefix can be read nowhere afterwards. What is kept of a store goes away with it, and with the
+    groups that meet there."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -1,7 +1,8 @@
 """From a Work to its operations, and what sees it complete when no wait in Python does.
 
-A Work keeps tensors alive: Python's is known by a weak reference. That of an operation that C++
-issued has no other owner, so it is held until it is seen to be complete.
+What Python issued is known by a weak reference: a Work keeps tensors alive, and it is not ours. The
+Work of an operation that C++ issued has no other owner that can be asked, so it is held until it is
+seen to be complete, and no longer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Defines the call of a signature that was not seen before, whichever part it came through; and
 records what C++ issues by itself.
 
-A wrapper that is passed inside a recorded call of the same thread sees that call again.
+DDP's reducer, functional collectives and compiled graphs call no method of Python's. Whichever way
+they are seen, each is recorded once: a wrapper that is passed inside a recorded call of the same
+thread sees that call again.
 """
 
 from __future__ import annotations

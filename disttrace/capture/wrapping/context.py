@@ -85,7 +85,8 @@ class Capture:
         """``part`` raised ``error``: say so once and take the part out of service.
 
         What is not ours (a signal handler's exception, Ctrl-C) is raised again. What an argument of
-        the program's raised costs one call its record; so does the end of the stack or of memory.
+        the program's raised when it was asked costs one call its record, and the first a note; so
+        does the end of the stack, and of memory where operations are in no sequence.
         """
         if not foreign.is_ours(error):
             raise error
@@ -136,7 +137,8 @@ class Capture:
         synchronous: bool = True,
     ) -> Operation:
         """Begin an operation that is not called all the time, at ``frame``; without ``counter`` it
-        is in no sequence. ``key`` tells it from others of ``op`` there."""
+        is in no sequence. ``key`` tells it from others of ``op`` there; ``keys`` are of its call
+        record, ``extra`` further ones of its begin."""
 
         def define(stack: int | None) -> Made:
             all_keys = {"origin": "python", **keys, "stack": stack}

@@ -2,9 +2,10 @@
 knows a call: what tells one from another, read on every call.
 
 The plain core has a function for each layout of arguments that the public API passes; everything
-else is frozen as a whole, which is slower. The native core (``_fast.c``) reads any arguments by
-itself. Two calls with one key have the same fields, as ``arguments.read`` reads them. What is rare
-is left to the part's own methods.
+else (another overload, several tensors, lists of lists) is frozen as a whole, which is slower. The
+native core (``_fast.c``) reads any arguments by itself, and learns here only which types are what.
+Two calls with one key have the same fields, as ``arguments.read`` reads them. What is rare (a call
+not seen before, an exception, work of a device) is left to the part's own methods.
 """
 
 from __future__ import annotations
@@ -169,7 +170,8 @@ _THEMSELVES = frozenset(
 
 
 def of_tensors() -> tuple[Any, ...]:
-    """What the native core reads a tensor by, in its order, whatever a subclass has."""
+    """What the native core reads a tensor by, in its order, whatever a subclass has: descriptors,
+    the method that gives its storage, and the descriptor of that one's address."""
     address = inspect.getattr_static(torch.UntypedStorage, "_cdata")
     return (*_of_tensors.values(), inspect.getattr_static(torch.Tensor, "untyped_storage"), address)
 

@@ -233,8 +233,9 @@ def _overriding(owner: type, name: str, direct: dict[int, type]) -> Callable[[An
     classes that do not are put into ``direct``.
 
     pybind11 calls the override then, unless the calling frame has the method's name and the object
-    as its first argument, as a call of ``super()`` has and the wrapper's frame, too. So another
-    call is made from another frame.
+    as its first argument: it takes that for the override's own call of ``super()``. The wrapper's
+    frame has both, which stops the recursion that a wrapper would cause else; so a call that is no
+    such call of ``super()`` is made from another frame.
     """
 
     def overrides(thing: Any, frame: Any) -> bool:

@@ -35,8 +35,10 @@ class Attached:
 
 
 def attached(pids: Sequence[int] = (), of_job: str | None = None, *, ask: bool = False) -> Attached:
-    """Look at the ranks that run here, below ``pids`` (default: all of the newest job); with
-    ``ask`` also for what their recorders hold."""
+    """Look at the ranks that run here, below ``pids`` (default: all of the newest job).
+
+    ``ask``: also for what their recorders hold.
+    """
     refused = refusal()
     if refused is not None:
         return Attached(None, (f"{refused}.",))

@@ -230,7 +230,11 @@ def diff(
     jobs: Sequence[str | None] = (None, None),
 ) -> Diff:
     """What the ranks of run ``b`` do otherwise than those of run ``a``. ``ranks`` (``0,3-5``)
-    chooses some; ``jobs``: the job of each folder, as for ``load``, and so are errors."""
+    chooses some; ``jobs``: the job of each folder, as for ``load``.
+
+    Raises:
+        ViewerError: when there are no journals in one of them, or no such job.
+    """
     chosen = None if ranks is None else parse_ranks(ranks)
     return Diff(load(a, jobs[0]), load(b, jobs[1]), chosen)
 
@@ -257,7 +261,8 @@ def _difference(differing: DifferenceFacts, who: Sequence[tuple[int, Slower | No
 
 def _pairs(a: _Kinds, b: _Kinds) -> Iterator[tuple[list[int], list[int]]]:
     """What of one line is to be compared: the calls that one of its functions makes of each kind
-    (``all_gather_object`` tells sizes first); all of them where the kinds differ."""
+    (``all_gather_object`` tells sizes first); all of them where the kinds differ.
+    """
     if a.keys() == b.keys():
         yield from ((places, b[dtypes]) for dtypes, places in a.items())
     else:

@@ -45,7 +45,9 @@ def show(
 def snapshot(
     path: Paths = None, job: str | None = None, *, stall_s: float | None = None
 ) -> Snapshot:
-    """What ``diagnose`` finds, as one picture; what ranks did of late only where one still runs."""
+    """What ``diagnose`` finds, as one picture; what ranks did of late only where one still runs,
+    for that takes a table of all operations.
+    """
     return _looked(path, job, stall_s)[0]
 
 
@@ -70,7 +72,10 @@ def follow(
     width: int | None = None,
     color: bool | None = None,
 ) -> bool:
-    """Pictures that fit the terminal until ``q`` or Ctrl-C; False at once where there is none."""
+    """Pictures that fit the terminal until ``q`` or Ctrl-C; False at once where there is none.
+
+    While there is nothing to read (``ViewerError``) the job is waited for.
+    """
     from rich.live import Live
 
     out = TextConsole(width=width, color=color)

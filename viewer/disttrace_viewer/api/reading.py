@@ -97,7 +97,8 @@ def read(
     """The trace of one job of a folder: a job's id or the beginning of it, ``newest`` (with the
     jobs it met; also None) or ``all``. ``engine`` names a cluster that reads the segments.
 
-    Raises ViewerError when there is no journal, or no such job, or no such engine.
+    Raises:
+        ViewerError: when there is no journal, or no such job, or no such engine.
     """
     # Of all that is here only this needs Polars, which takes as long as a list of jobs.
     from disttrace_viewer.analysis.exchanges import align
@@ -136,7 +137,9 @@ _TIME = re.compile(rb'"(?:hb|t|at)":(\d{1,18})')
 
 
 def _last_ns(found: Survey, index: int) -> int:
-    """The last sign of a process without an exit record, by the end of its newest segment."""
+    """The last sign of a process without an exit record, by the end of its newest segment: when the
+    file was written tells when it was copied.
+    """
     process, journal = found.processes[index], found.journals[index]
     try:
         path = journal.files.segments[max(journal.files.segments)]

@@ -168,8 +168,9 @@ class Report:
     def print(
         self, *, stacks: bool = False, width: int | None = None, color: bool | None = None
     ) -> None:
-        """Print the report, wrapped at ``width`` columns (default: the terminal's). ``stacks`` adds
-        the recorded frames of the ranks that are stuck."""
+        """Print the report, wrapped at ``width`` columns (default: the terminal's; elsewhere lines
+        stay whole). ``stacks`` adds the recorded frames of the ranks that are stuck.
+        """
         from disttrace_viewer.views.terminal.diagnosis import pages
 
         lines = pages(self._verdicts, stacks=stacks)
@@ -218,8 +219,11 @@ def _frozen(value: Any) -> Any:
 
 
 def encoded(reports: Sequence[Mapping[str, Any]], form: str) -> bytes:
-    """The values of reports (``Report.to_dict``), one per job, as json, github or junit. Files of
-    GitHub's are named from the checkout (``GITHUB_WORKSPACE``, else the working directory)."""
+    """The values of reports (``Report.to_dict``), one per job, as json, github or junit.
+
+    JSON is of the one report that there is, or a list. Files of GitHub's are named from the
+    checkout (``GITHUB_WORKSPACE``, else the working directory).
+    """
     import orjson
 
     from disttrace_viewer.views.ci import github, junit

@@ -61,7 +61,9 @@ class Stats:
 
     @cached_property
     def operations(self) -> pl.DataFrame:
-        """One row per operation, group and line, longest ``total_ns`` first."""
+        """One row per operation, group and line, longest ``total_ns`` first; ``clock`` is whose
+        time bandwidths are of: ``device`` where the backend measured it, else ``host``.
+        """
         return self.by(KEYS)
 
     def by(self, keys: Sequence[str]) -> pl.DataFrame:
@@ -108,7 +110,9 @@ class Stats:
 
     @cached_property
     def origins(self) -> pl.DataFrame:
-        """Before which line the time went, largest ``caused_ns`` first."""
+        """Before which line the time went, largest ``caused_ns`` first: a rank came late by its own
+        doing ``count`` times of ``of`` at that line.
+        """
         return self._named(self.statistics.origins).drop("process")
 
     @cached_property
@@ -119,12 +123,17 @@ class Stats:
     @cached_property
     def what_if(self) -> pl.DataFrame:
         """What the run would have taken without something, largest gain first. ``wall_ns`` is that
-        of the run, unlike ``Stats.wall_ns``, which sums ranks."""
+        of the run, unlike ``Stats.wall_ns``, which sums ranks. What is left out: docs/foresight.md.
+        """
         return pl.DataFrame([gain(one, self._trace) for one in self._answers()], schema=ROWS)
 
     def without(self, question: str) -> dict[str, Any]:
-        """An answer to ``rank=2``, ``host=node7``, ``group=ID`` or ``rank=2,line=loader.py:34``, as
-        in the JSON. Raises ViewerError for what names nothing that is in the trace."""
+        """One answer: ``without("rank=2")``, ``"line=loader.py:34"``, ``"host=node7"``,
+        ``"group=ID"``, ``"rank=2,line=loader.py:34"``; as an element of ``what_if`` in the JSON.
+
+        Raises:
+            ViewerError: for what is no question, or names nothing that is in the trace.
+        """
         return gain(self._answers([question])[0], self._trace)
 
     def _answers(self, asked: Sequence[str] = ()) -> list[WhatIfOutcome]:
@@ -166,8 +175,12 @@ class Stats:
         return int(self.ranks["waiting_ns"].sum())
 
     def to_dict(self, by: str | None = None, *, asked: Sequence[str] = ()) -> dict[str, Any]:
-        """The values of ``stats --json``; ``asked``: questions as for ``without``. Raises
-        ValueError for a ``by`` that is none of ``BY``."""
+        """The values of ``stats --json``; ``asked``: questions as for ``without``, in the place of
+        those that are tried by themselves.
+
+        Raises:
+            ValueError: for a ``by`` that is none of ``BY``.
+        """
         if by not in BY:
             raise ValueError(f"by {by!r}; allowed are {', '.join(filter(None, BY))}")
         return {
@@ -254,8 +267,12 @@ ROWS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 def asked_without(question: str, schedule: Schedule) -> Without:
-    """A question as text; a line by its whole path or the end of it, a group by its id, name or
-    description. Raises ViewerError."""
+    """``rank=2`` and the like; a line by its whole path or the end of it, a group by its id, name
+    or description.
+
+    Raises:
+        ViewerError: for what is no question, or names nothing that is in the trace.
+    """
     found = Without()
     for part in question.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))

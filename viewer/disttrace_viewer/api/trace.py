@@ -60,7 +60,8 @@ class Trace:
     def operations(self) -> pl.DataFrame:
         """One row per operation by its begin, with the columns of ``export --format jsonl``.
 
-        ``stack`` is a list of structs (file, line, function), innermost first.
+        In a frame ``stack`` is a list of structs (file, line, function), innermost first;
+        ``splits``, ``args`` and a ``key`` of several keys are JSON as text.
         """
         return tables.operations(self.model)
 
@@ -100,7 +101,9 @@ class Trace:
         return self.diagnose().findings
 
     def diagnose(self, *, stall_s: float | None = None) -> Report:
-        """The report. ``stall_s``: in living processes waiting is a fault from then on."""
+        """The report on this trace. ``stall_s``: while processes live, waiting is a fault from so
+        many seconds on.
+        """
         if stall_s is None:
             return self._report
         return report_of(verdict_on(self.model, self.exchanges, stall_ns=stall_ns(stall_s)))
@@ -127,6 +130,9 @@ class Trace:
     ) -> None:
         """What happened, in order, across ranks, on standard output: ``disttrace view``.
 
+        ``ranks`` (``0,3-5``) and ``ops`` (names, ``*`` stands for anything) choose rows; ``last``
+        cuts them.
+
         Raises:
             ViewerError: for filters that fit nothing, with what would.
         """
@@ -151,8 +157,10 @@ class Trace:
         source: bool = True,
         profiles: Sequence[str] = (),
     ) -> None:
-        """Write ``path`` as ``disttrace export`` does; without a ``format`` its suffix tells it.
-        ``source``: whether a page has the text of the program's lines. ``profiles``: files of
+        """Write ``path`` as ``disttrace export`` does: ``jsonl``, ``perfetto``, ``html``,
+        ``parquet`` or ``otlp``, guessed from the suffix (``.jsonl``, ``.json``, ``.html``,
+        ``.parquet``; all but the last also with ``.gz``). ``source``: whether a page has
+        the text of the program's lines, where their file is here. ``profiles``: files of
         torch.profiler and VizTracer that go into a ``.tar`` for Perfetto.
 
         Raises:
@@ -245,7 +253,12 @@ _LEVEL = 6
 
 
 def format_of(path: str | None, wanted: str | None, profiles: Sequence[str] = ()) -> str:
-    """The format for a path: as given, else by its suffix, else jsonl. Raises ViewerError."""
+    """The format for a path: as given, else by its suffix, else jsonl.
+
+    Raises:
+        ViewerError: where the two contradict each other, for a suffix that tells nothing, and for
+            ``profiles`` that are to go into another file than an archive.
+    """
     name = "" if path is None else os.path.basename(os.path.normpath(path)).lower()
     packed = name.endswith(GZIP)
     suffix = os.path.splitext(name.removesuffix(GZIP))[1]
@@ -274,7 +287,11 @@ def format_of(path: str | None, wanted: str | None, profiles: Sequence[str] = ()
 
 
 def pieces(trace: model.JobTrace, wanted: str, *, source: bool = True) -> Iterator[bytes]:
-    """The export for a stream. Raises ViewerError for a format that is a folder."""
+    """The export for a stream; ``source`` as for ``export``.
+
+    Raises:
+        ViewerError: for a format that is a folder.
+    """
     if wanted in FOLDERS:
         raise ViewerError(f"{wanted} is a folder of tables: name it by -o, as in -o trace.{wanted}")
     lines: Callable[..., Iterator[bytes]] = importlib.import_module(FORMATS[wanted]).lines
@@ -282,7 +299,11 @@ def pieces(trace: model.JobTrace, wanted: str, *, source: bool = True) -> Iterat
 
 
 def send(trace: model.JobTrace) -> int:
-    """Send spans to the collector of the ``OTEL_*`` variables; the exit code."""
+    """Send ``otlp`` to the collector of the ``OTEL_*`` variables; the exit code.
+
+    Raises:
+        ViewerError: where spans did not get there.
+    """
     from disttrace_viewer.otlp import export as otlp
 
     return otlp.send(trace)

@@ -51,12 +51,19 @@ def diagnose(
     on_device: bool = False,
     progress: folder.Progress | None = None,
 ) -> Report:
-    """What is wrong in a job (see ``load`` for arguments and errors). ``stall_s``: in living
-    processes waiting is a fault from then on (default: DISTTRACE_STALL, else 10).
+    """What is wrong in a job (see ``load`` for ``path`` and ``job``). ``stall_s``: while processes
+    live, waiting is a fault from so many seconds on (default: DISTTRACE_STALL, else 10).
 
-    The report on the newest job speaks also of all that lived while it did (``Report.others``).
-    ``path`` may also lead to files of states, and to object stores. Of these, of jobs that are too
-    large for a table, with an ``engine`` and without Polars only where processes are is judged.
+    Without ``job`` it is the newest one, and its report speaks as well of all that lived while it
+    did (``Report.others``).
+
+    ``path`` may also lead to files of states, and to object stores; ``engine`` names a cluster
+    that reads. Of these, of jobs that are too large for a table, and where Polars is not installed
+    only where processes are is judged, with a note in the report.
+
+    Raises:
+        ViewerError: when there are no journals, or no such job, or no such engine; with
+            ``strict`` where there are only states, which do not hold the order of operations.
     """
 
     def replayed(found: Verdict, own: Sequence[str | Files]) -> Verdict:
@@ -120,8 +127,11 @@ def _read(
 
 
 def others(path: Paths, wanted: str | None, trace: JobTrace) -> Others:
-    """The jobs that lived while the one of ``trace`` did, newest first, each with the first finding
-    of ``diagnose``, by states alone; none where a job was ``wanted``."""
+    """The jobs that lived while the one of ``trace`` did, which is shown, newest first, each with
+    the first finding of ``diagnose``; none where a job was ``wanted``.
+
+    They are judged by states, so that no table of theirs is made.
+    """
     if wanted or not trace.other_jobs:
         return ()
     merged = job.read(folders(path))
@@ -162,7 +172,9 @@ def beside_newest(merged: Merged) -> list[tuple[str, ...]]:
 def _looking_back(
     found: Verdict, where: Sequence[str | Files], wanted: str | None, limit: int
 ) -> Verdict:
-    """The verdict with what tables of all operations tell, if they may be made and tell more."""
+    """The verdict with what tables of all operations tell, if they may be made and tell anything
+    more; of single journals all are wanted.
+    """
     apart = any(isinstance(one, Files) for one in where)
     if _is_whole(found, where):
         found.case.past = _Whole()
@@ -213,7 +225,11 @@ def write_states(
     path: Paths, output: str, *, engine: str | None = None, progress: folder.Progress | None = None
 ) -> tuple[int, int]:
     """Reduce all journals of a folder to ``output``: a folder, or a file ``*.states.jsonl.gz``.
-    Gives the number of states, and of journals that could not be read. Raises ViewerError."""
+    Gives the number of states, and of journals that could not be read.
+
+    Raises:
+        ViewerError: where there is no journal, or the engine cannot be reached.
+    """
     where = folders(path)
     parts = folder.reduced(where, engine=engine_of(engine), progress=progress)
     count, unread = folder.write(output, parts)

@@ -22,8 +22,9 @@ _RUNS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A process that has torch. ``rank`` is that of the environment at its start, by which
-    variables tells ``of``: children by fork or spawn have none of their own there."""
+    """A process that has torch. ``rank`` is that of the environment at its start: children by
+    fork or spawn have none of their own there. ``of``: which of the variables it is from.
+    """
 
     pid: int
     rank: int | None
@@ -103,7 +104,8 @@ def thread_names(pid: int) -> list[bytes]:
 
 def _that_communicate(found: Sequence[Found], parents: Mapping[int, int]) -> list[Found]:
     """Of a process and one below it, which has its variables, the one that is the rank: a rank
-    starts the workers of a loader, and a launcher starts ranks."""
+    starts the workers of a loader, and a launcher starts ranks. What several have tells none apart.
+    """
     pids, others = {one.pid: one for one in found}, set[int]()
     for child in found:
         above = _upwards(parents.get(child.pid, 0), parents)

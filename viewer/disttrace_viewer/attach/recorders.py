@@ -1,8 +1,9 @@
 """Flight Recorder's dumps of ranks that run: requested once, of all at the same time.
 
-torch's worker server is found, where the program started one (``control_plane.worker_main``,
-``torch.distributed.debug``), by what the kernel shows. Its threads bear a name. They are C++ and
-need no GIL, so they answer for a program that hangs.
+torch's worker server is found, where the program started one, by what the kernel shows.
+``torch.distributed.elastic.control_plane.worker_main`` has it listen at a path, and
+``torch.distributed.debug.start_debug_server`` at a port of the kernel's choice. Its threads bear a
+name. They are C++ and need no GIL, so they answer for a program that hangs.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ HANDLERS = (
     "fr_trace_json?backend=nccl2",
 )
 """The recorders of NCCL, of gloo (torch 2.13 and later), and of NCCL's new groups (2.15). JSON has
-no stacks: with them a first dump costs more than a second of a processor."""
+no stacks; with them a first dump costs a process more than a second of a processor.
+"""
 SERVER_LIMIT_S = 3.0
 _THREAD = b"pt_workerserver"
 _LISTENS, _CONNECTED = "0A", "01"
@@ -67,7 +69,8 @@ def address(pid: int) -> Address | None:
 
 def dumps(where: Address, pid: int) -> list[bytes | None]:
     """What each of the handlers of a process says; None of one that its torch does not have. Raises
-    NoAnswer."""
+    NoAnswer: who is not answered once asks no more.
+    """
     until = time.monotonic() + SERVER_LIMIT_S
     return [_requested(where, pid, handler, until) for handler in HANDLERS]
 
@@ -195,8 +198,10 @@ def _ask(one: Found) -> list[bytes | None] | str | None:
 
 
 def _chosen(answers: Mapping[int, list[bytes | None]], at_ns: int, alone: str) -> Dumped:
-    """The dumps of the recorder that holds what has been in flight for longest; None where nothing
-    is: what is waited for is in no recorder."""
+    """The dumps of the recorder that holds what has been in flight for longest: that of NCCL and
+    that of gloo have numbers of their own, also in a group that has both. None where nothing is in
+    flight: what is waited for is in no recorder.
+    """
     problems = Problems()
     best: tuple[int, dict[int, Dump]] | None = None
     for number in range(len(HANDLERS)):

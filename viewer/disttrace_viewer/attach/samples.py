@@ -154,7 +154,9 @@ class _LookedAt(Translating):
         return super().stack(entry)
 
     def _is_in(self, entry: DumpEntry) -> bool:
-        """Whether the main thread is in an operation, by the functions that it is in."""
+        """Whether the main thread is in an operation: by the functions that it is in, or as in the
+        only one for which it can wait where it waits.
+        """
         if not self.open or entry is not self.open[-1]:
             return False
         message = MESSAGE.fullmatch(entry.name) if entry.p2p else None
@@ -164,7 +166,8 @@ class _LookedAt(Translating):
 
     def rest(self) -> None:
         """Where it is, and the call that it is in, if that is in no recorder. Counts are left out:
-        those of NCCL's new groups (torch 2.15) are not those of their entries."""
+        those of NCCL's new groups (torch 2.15) are not those of their entries.
+        """
         records, call = self.records, self.call
         records.stands(self.cut_ns, records.stack(self.sample.frames))
         if call is None or self.sample.moved or any(map(self._is_in, self.open)):

@@ -1,4 +1,8 @@
-"""Who lives, how the others ended, and until when each was where it was last seen."""
+"""Who lives, how the others ended, and until when each was where it was last seen.
+
+The address (``[ip]:port``) in gloo's error in an operation of a group of two, or in a message with
+a given peer, is shown as the rank at the other end: no other connection is part of that operation.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,14 @@ from functools import cached_property
 from disttrace.journal.format import COLLECTIVE, STOPPED
 from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.liveness import Observation, remembered
-from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, MISSED_NS, SILENT
+from disttrace_viewer.analysis.process_ends import (
+    ALIVE,
+    CASCADE,
+    MISSED_NS,
+    SILENT,
+    Communication,
+    End,
+)
 from disttrace_viewer.evidence.recorded import DRAINING, GATHERING, STUCK_NS, Recorded
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.trace.model import Stream
@@ -31,7 +42,9 @@ class Endings(Recorded):
     @cached_property
     def failed(self) -> Mapping[int, tuple[Op, ...]]:
         """Operations of each process that ended in an error, by their end; of composed ones those
-        that wait for others, and of a call that failed again and again the first and the newest."""
+        that wait for others by themselves. Of a call that failed again and again (polling) only the
+        first and the newest.
+        """
         found: dict[int, list[Op]] = {}
         for op in self.sample.ops:
             if op.error is None or (op.call.kind == "composed" and op.call.op not in GATHERING):
@@ -118,7 +131,7 @@ class Endings(Recorded):
         return max((p.last_ns for p in self.trace.processes if not p.losses), default=0)
 
     @cached_property
-    def ends(self) -> tuple[process_ends.End, ...]:
+    def ends(self) -> tuple[End, ...]:
         """How each process ended."""
         found = process_ends.ends(self.trace.processes, self.communication, self.cut_ns, self.seen)
         found = process_ends.as_consequences(found, self.ended_from, self.interrupted_ns)
@@ -175,7 +188,7 @@ class Endings(Recorded):
         return frozenset(p.index for p in self.trace.processes if "time" in p.lacks)
 
     @cached_property
-    def communication(self) -> Mapping[int, process_ends.Communication]:
+    def communication(self) -> Mapping[int, Communication]:
         """What each process's communication states of how it ended."""
         found = {}
         native = {op.process for op in self.sample.pending if op.call.origin == "c++"}
@@ -192,7 +205,7 @@ class Endings(Recorded):
                 for op in broken
                 if op.call.kind != "store" and not is_own_limit(op.error)
             ]
-            found[index] = process_ends.Communication(
+            found[index] = Communication(
                 errors=frozenset(op.error for op in broken if op.error is not None),
                 rejected=frozenset(
                     op.error for op in failed if op.error is not None and not because_of_others(op)
@@ -205,8 +218,10 @@ class Endings(Recorded):
         return found
 
     def _held_up_by(self, op: Op) -> bool:
-        """Whether what is in flight may be why its process was ended: none that has begun something
-        else since, and on devices no fresh operation whose peers are there."""
+        """Whether what is in flight may be why its process was ended. The one that enqueues goes
+        on, and so does who has begun something else since: no backend of the CPU ends it over that,
+        and one of devices over no fresh operation, but for one whose peer is gone.
+        """
         if op.on_device:
             age_ns = self.trace.processes[op.process].last_ns - op.begin_ns
             return age_ns >= STUCK_NS or bool(self._deserters(op))
@@ -299,7 +314,7 @@ _ADDRESS = re.compile(r"\[[^\]\s]{1,255}\]:\d+")
 """``[host]:port``, as gloo writes it."""
 
 
-def end_of(evidence: Endings, process: int) -> process_ends.End:
+def end_of(evidence: Endings, process: int) -> End:
     """How a process ended, with the address in a connection error shown as a rank."""
     end = evidence.ends[process]
     if end.failure is not None and is_connection_error(end.failure.text):

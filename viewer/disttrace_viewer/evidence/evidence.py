@@ -63,8 +63,11 @@ class Evidence(Endings):
 
     @cached_property
     def over_unseen(self) -> frozenset[tuple[int, int]]:
-        """Collectives in flight that another member's device has come through, all waiting for all:
-        most likely over here as well, and not seen. None of those that stand still."""
+        """Collectives in flight that the device of another member has come through, where all wait
+        for all, so that it has most likely come through here as well: none could ask it (a lock of
+        the driver's), or its entry was gone before that was recorded. None of those that stand
+        still.
+        """
         if all(op.id in self._passed for op in self._on_device):
             return frozenset()
         return frozenset(one for one in self._passed if one[0] not in self.stuck_devices)
@@ -180,8 +183,10 @@ class Evidence(Endings):
         return op.issued_ns is None and newest <= op.number
 
     def _newest_beside(self, op: Op) -> Op:
-        """The newest operation of its thread, of the main one, or in its group: what else a process
-        does (a sign of life in a store) goes on whatever is waited in."""
+        """The newest operation of those that come from where this one does: of its thread, of the
+        main one, or in its group. What else a process does, a sign of life that it gives a store or
+        a group of its own for, goes on whatever is waited in.
+        """
         threads = (self.last_of_thread.get((op.process, thread)) for thread in (op.thread, 0))
         found = (*threads, self._newest_in.get((op.process, op.call.group)))
         return max((one for one in found if one is not None), key=lambda one: one.number)
@@ -203,8 +208,10 @@ class Evidence(Endings):
 
     @cached_property
     def left(self) -> frozenset[tuple[int, int]]:
-        """Operations that a device was at when their process ended, whose part went with it; of
-        those that ended before others stopped waiting, and not because of others."""
+        """Operations that a device was at, or had before it, when their process ended: with it went
+        its part in them. Only of those that ended before others stopped waiting, and not because
+        of others.
+        """
         newest = max((p.last_ns for p in self.trace.processes), default=0)
         ended = {
             process
@@ -219,8 +226,9 @@ class Evidence(Endings):
     def given_up(self) -> tuple[Op, ...]:
         """Operations that ended because of others and broke what their process was at.
 
-        Per process the first in a group, also where its error was caught: the group is of no use
-        any more. A store operation only where the process ended by its error.
+        Per process the first in a group, also where the program caught its error and went on: the
+        group is of no use any more. A store operation only where the process ended by its error:
+        to ask for a key with a short time-out, again and again, holds up none.
         """
         found = []
         for process, broken in self.broken.items():
@@ -268,8 +276,10 @@ class Evidence(Endings):
         return () if sample is None else sample.stack
 
     def stood(self, process: int, since_ns: int, until_ns: int) -> CodeLocation | None:
-        """Where the main thread was last seen to stand while others waited; a note from before
-        counts too (one is made when the thread moves), unless something has begun after it."""
+        """Where the main thread of a process was last seen to stand while others waited, whatever
+        it did after that. A note is made anew only when the thread has moved, so one from before
+        they waited counts too, unless something is known to have begun after it.
+        """
         before = [s for s in self.trace.processes[process].samples if s.t_ns <= until_ns]
         if not before or before[-1].t_ns < since_ns - SEEN_NS:
             return None

@@ -1,5 +1,9 @@
-"""What the members of each group called, number by number: where they are out of step, whether the
-arguments of one collective fit together, and who is odd."""
+"""What the members of each group called, number by number: where they are out of step, and whether
+the arguments of one collective fit together, and who is odd.
+
+Each kind of disagreement is a few lines here; they are one list, in the order in which one hides
+the next.
+"""
 
 from __future__ import annotations
 
@@ -144,8 +148,10 @@ def differences(evidence: Evidence, past: Iterable[Joined]) -> Iterator[Disagree
 
 
 def _recent(evidence: Evidence, *, whole: bool) -> Iterator[Joined]:
-    """Recent collectives whose arguments are known, of each stream the first of every way to be
-    unlike. ``whole``: of streams of which that is known of all who joined."""
+    """Of recent collectives that are known with their arguments the first of each stream of every
+    way to be unlike. ``whole``: of those streams of which that is known of all who joined; of
+    others what stands in their newest collectives shows better which are odd.
+    """
     sample = evidence.sample
     streams: dict[Stream, dict[int, Course]] = {}
     for process, stream in sorted(sample.exact, key=str):
@@ -197,7 +203,9 @@ def _known(evidence: Evidence) -> Iterator[Joined]:
 
 
 def _raised(evidence: Evidence) -> Iterator[Joined]:
-    """Exchanges that raised in some calls, where ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` compares."""
+    """Exchanges that raised in the calls of some: ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` compares
+    the arguments of all members first, in the call. Its own sentence may name another operation.
+    """
     found: dict[tuple[int, str | None, int], dict[int, Op]] = {}
     for op in evidence.raised_in_call:
         if op.call.group is not None and op.call.group_rank is not None and op.seq is not None:
@@ -223,8 +231,11 @@ def _raced(evidence: Evidence, op: Op) -> bool:
 
 
 def judge(members: Members, size: int) -> tuple[str, frozenset[int], Mapping[int, str]] | None:
-    """What is wrong among the members of one exchange; None when it is legal. In the order of
-    ``_READ``, since each decides what the next one means."""
+    """What is wrong among the members of one exchange; None when it is legal.
+
+    In this order, since each decides what the next one means: operation, root, dtype, sizes by
+    the operation's own rule, reduce op.
+    """
     for kind, read in _READ.items():
         odd = _sizes(members, size) if kind == "shape_mismatch" else None
         if kind == "shape_mismatch" and odd is None:

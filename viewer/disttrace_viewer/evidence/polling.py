@@ -119,7 +119,9 @@ def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] |
 
 
 def _again(evidence: Evidence, before: Op, last: Op) -> bool:
-    """Whether a thread has only asked since it did anything else, and more than once."""
+    """Whether a thread has queried more than once since it did anything else: whatever else it did
+    is known, so that all numbers since are of questions, unless another thread took some of them.
+    """
     if last.call.op in AWAITING or last.number < before.number + 2:
         return False
     active = evidence.sample.active.items()
@@ -223,7 +225,9 @@ def _still_server(evidence: Evidence, op: Op) -> int | None:
 
 
 def polls(setters: Setters, waiting: Set[int]) -> Iterator[Wait]:
-    """Waits by polling; where none is known to be the one to act, they hold up none."""
+    """Waits by polling. Where none is known to be the one to act, they hold up none: others
+    that wait for the one that asks get its position.
+    """
     evidence = setters.evidence
     polls = list(asking(evidence))
     everybody = waiting | {op.process for op, _, _ in polls}
@@ -248,7 +252,9 @@ def polls(setters: Setters, waiting: Set[int]) -> Iterator[Wait]:
 
 
 def at_still_server(evidence: Evidence, wait: Wait, leaf: Op) -> Wait:
-    """The wait for a store's server that does not run, where all have come to a rendezvous."""
+    """Where all have come to a rendezvous, but the store through which they exchange addresses is
+    served by a process that does not run, that is what is waited for.
+    """
     server = None
     if wait.complete and wait.op.error is None and leaf.call.kind == "store":
         server = _still_server(evidence, leaf)

@@ -106,10 +106,11 @@ class Recorded:
     def sample(self) -> Sample:
         """The operations that tell where each process stands.
 
-        What ended badly after an interruption from outside counts as in flight then, and so does
-        what a handler of signals left. What C++ code waited for when its process failed by that
-        counts as ended. What began while a process was being ended, or after an uncaught exception,
-        is left out.
+        What ended badly after the job was interrupted from outside counts as in flight then, and so
+        does what its own process left because a handler of signals raised in it. What C++ code
+        waited for when its process failed by that counts as ended. What processes began while
+        they were being ended, or after an uncaught exception, is left out. What a thread
+        of a library's called has the line at which the main one waits for it.
         """
         found = self.given
         processes, at_ns = self.trace.processes, self.interrupted_ns
@@ -134,8 +135,11 @@ class Recorded:
 
     @cached_property
     def ended_from(self) -> Mapping[int, float]:
-        """From when on what a process begins is due to its end: by its launcher, an interruption of
-        the job, or a handler of signals, if others had been waiting for long by then."""
+        """From when on what a process begins is due to its end; none of those that none ended.
+
+        A launcher ended them, or the job was interrupted; else from the first call in a handler of
+        signals on, or its exit, if others had been waiting for long by then.
+        """
         given, processes = self.given, self.trace.processes
         stops = {op.process: op.begin_ns for op in given.ops if op.call.op == STOPPING}
         by_launcher = {processes[p].id: ns for p, ns in stops.items()}
@@ -209,7 +213,9 @@ class Recorded:
         return found
 
     def _went_on(self, kept: Sequence[Op], stream: Stream, seq: int) -> Op | None:
-        """What a member called that is through: its operation is known, and not what it passed."""
+        """What a member called that is through. All calls of one place are known by the first of
+        them, so its operation is known, and not what it passed.
+        """
         course = self.course(kept[-1].process, stream)
         call = None if course is None else next((c for n, c in course if n == seq), None)
         if call is None:
@@ -237,8 +243,10 @@ class Recorded:
         return self.sample.longest.get((op.process, op.call.index), 0)
 
     def _left_behind(self, op: Op) -> bool:
-        """Whether the others are through with an operation, of C++ code or asked for, whose end
-        none saw here: then it holds up none."""
+        """Whether the others are through with an operation of which none saw the end here, of C++
+        code or one that was requested: then it holds up none. One that needs everybody is over
+        when any other is through. Who called something else under its number has no part in it.
+        """
         if not op.is_inferred or op.call.group is None or op.seq is None:
             return False
         members = self.sample.members(op.call.stream, op.seq)

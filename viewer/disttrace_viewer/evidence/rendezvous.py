@@ -18,8 +18,11 @@ from disttrace_viewer.trace.values import dataclass, field, replace, together
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """One rendezvous: a store server or a group's mesh. ``arrived`` maps a rank (of the group that
-    is made) to its process; ``late`` should come and have not; ``absent`` ranks have no process."""
+    """One rendezvous: a store server or a group's mesh, with the processes that came or should.
+
+    ``arrived`` maps a rank (of the group that is made) to its process; ``late`` are processes that
+    should come and have not; ``absent`` are ranks of which no process is known.
+    """
 
     key: Hashable
     ops: tuple[Op, ...]
@@ -162,9 +165,11 @@ class RendezvousIndex:
     def _missing_by_hand(
         self, op: Op, arrived: Mapping[int, int], expected: int
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The same for a group that no composed operation makes, among the users of its store: its
-        ranks are the job's if those who came show it; else they are who made fewer groups there.
-        None, where it is not known."""
+        """The same for a group that no composed operation makes: its members are processes that
+        use its store's address, or are to come there by their rank. Its ranks are the job's if
+        those who came show it; otherwise they are who made fewer groups there, if so many are
+        missing. None, where it is not known which are missing.
+        """
         processes = self.evidence.trace.processes
         mine = processes[op.process]
         missing = [rank for rank in range(expected) if rank not in arrived]

@@ -36,8 +36,11 @@ _SERIES = 2
 
 
 def taken_connections(evidence: Evidence) -> Mapping[tuple[int, int], Op]:
-    """Store operations that cannot begin, with the wait of another thread that is before them: a
-    TCPStore sends one request at a time (``activeOpLock_`` of TCPStore.cpp)."""
+    """Store operations that cannot begin, with the wait of another thread that is before them.
+
+    A TCPStore sends one request at a time, under a lock (``activeOpLock_`` of TCPStore.cpp): while
+    one thread waits in it for a key, the others of the process wait for that thread.
+    """
     trace = evidence.trace
     by_client: dict[tuple[int, int, int | None], list[Op]] = {}
     for op in evidence.sample.pending:
@@ -198,8 +201,10 @@ class Setters:
         return found
 
     def holder(self, key: Key) -> Op | None:
-        """Who has a lock: the first to come through a ``compare_set`` of the key since it was
-        deleted last, where nothing else ever set it; all others waited for that one to be gone."""
+        """Who has a lock: the first to have come through a ``compare_set`` of the key since it was
+        deleted last, where nothing else ever set it. Whether one succeeded is not on record, but
+        the first that found no value did, and all others waited for that one to be gone.
+        """
         deletes = [op for op in self._of_key.get(key, ()) if op.call.op == "store.delete_key"]
         begun, sets = max((op.end_ns or 0 for op in deletes), default=0), self._sets.get(key, ())
         if any(op.call.op != "store.compare_set" for op in sets):

@@ -20,7 +20,8 @@ from disttrace_viewer.trace.values import dataclass
 
 COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
 SERVER = "server"
-"""A store operation that waits for none's act, while the process that serves it is still."""
+"""A store operation that waits for none's act, while the process that serves the store is still.
+"""
 NODES = "nodes"
 """An agent's rendezvous, which waits for other agents."""
 
@@ -100,9 +101,10 @@ def given_up(ops: Iterable[Op]) -> Op | None:
 
 
 def late_by_ns(evidence: Evidence, over: Op, op: Op) -> int:
-    """By how much an operation began after another of its exchange was given up; 0 where that is
-    too little: survivors fail one after the other, and clocks may be apart. A limit on one is
-    exact."""
+    """By how much an operation began after another one of its exchange had been given up; 0 where
+    that is too little to report anything: two survivors of a third may fail one after the other,
+    and clocks may be apart. A time limit on one clock is exact.
+    """
     by_ns = op.begin_ns - (over.end_ns or op.begin_ns)
     clocks = {evidence.trace.processes[one.process].clock for one in (over, op)}
     exact = len(clocks) == 1 and not is_closed(over.error)
@@ -122,8 +124,10 @@ def lateness(evidence: Evidence, inside: Collection[Op]) -> dict[int, int]:
 
 
 def _joined_late_ns(evidence: Evidence, op: Op, inside: Iterable[Op]) -> int:
-    """By how much a process began after another was through with what it calls: none comes there (a
-    child that inherits RANK). Else 0."""
+    """By how much a process began after another was through with what it calls: it joined under the
+    rank of one that was in it (a child that inherits RANK, a program that executes itself anew),
+    and none comes there. Else 0.
+    """
     if op.end_ns is not None or op.call.op in STORES:
         return 0
     processes = evidence.trace.processes
@@ -373,7 +377,9 @@ MOST_LINES = 5
 
 
 def _lately(seen: list[StackSample], at_ns: int, begun_ns: int) -> list[StackSample]:
-    """Where the main thread was seen in the last looks, and just before: a place is noted once."""
+    """Where the main thread was seen in the last looks: places are written down when they have
+    changed, and the first of a silence in any case.
+    """
     recent_ns = min(max((at_ns - begun_ns) / 2, _SOONEST_NS), _LATEST_NS) + _SLACK_NS
     recent = [s for s in seen if at_ns - s.t_ns <= recent_ns]
     return seen[-len(recent) - 1 :]

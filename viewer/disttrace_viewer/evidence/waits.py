@@ -77,7 +77,9 @@ def waits(
 
 
 def _in_time(found: Sequence[Wait]) -> Iterator[Wait]:
-    """The waits; one is late that began when all its targets had given up waiting for it."""
+    """The waits; one that began when all for which it waits had given up a wait for this very
+    process, be it in another exchange, is late: both never waited at one time.
+    """
     gave_up: dict[int, list[tuple[int, frozenset[int]]]] = {}
     shared: dict[int, frozenset[int]] = {}  # members of an exchange share their targets
     for wait in found:
@@ -99,8 +101,11 @@ def _in_time(found: Sequence[Wait]) -> Iterator[Wait]:
 
 
 def _side_threads(evidence: Evidence) -> frozenset[tuple[int, int]]:
-    """Blocking store operations of threads that have no part in their process's exchanges; where
-    none did any since the main thread began to wait, all but that one."""
+    """Blocking store operations of threads that have no part in their process's exchanges.
+
+    What a process is at is known by the threads that do the exchanges of its groups; where none
+    does any, or they have done nothing since the main thread began to wait, by the main thread.
+    """
     busy = {(op.process, op.thread) for op in evidence.blocking}
     active = evidence.sample.active
 
@@ -255,7 +260,9 @@ def _lacking(evidence: Evidence, op: Op, held: Set[tuple[int, int]]) -> list[Op]
 def _resolve(
     evidence: Evidence, group: int, missing: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Processes, and global ranks without one, behind group ranks; of reported ranks their like."""
+    """Processes, and global ranks without one, behind group ranks; of a rank that was only reported
+    the process that waits where it does, so what holds up one holds up the other.
+    """
     targets, absent = [], []
     for rank in missing:
         known = evidence.trace.groups[group].global_rank(rank)

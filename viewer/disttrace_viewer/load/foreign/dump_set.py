@@ -1,7 +1,8 @@
 """The dumps of one job: which files belong together, who is in which group, when they were made.
 
-The rank is in a file's name only, and the time nowhere: a file's own time is believed where it fits
-what is in the dumps, for files are copied.
+The rank of a dump stands in its file's name only, and the time at which it was made nowhere: a
+file's own time is believed where it fits what is in the dumps, for files are copied. Even then it
+tells only whether anything still moved: no wait is longer than what the dumps themselves hold.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ class DumpSet:
 
     @cached_property
     def quiet_ns(self) -> int | None:
-        """How long no rank had begun anything at the first dump; None where files' times cannot
-        tell."""
+        """For how long no rank had begun anything when the first dump was made; None where the
+        files' times cannot tell: they do not fit what is in them, or are those of a copy.
+        """
         held = [dump for dump in self.dumps.values() if dump.entries]
         late_ns = self.patience_ns + LATE_NS
         fit = all(0 <= d.modified_ns - d.newest_ns <= late_ns for d in held)
@@ -67,8 +69,10 @@ class DumpSet:
 
     @property
     def _copied(self) -> bool:
-        """Whether the files were written right after each other in an order of their folder, or all
-        at one time, as copies are: ranks write theirs in an order of chance."""
+        """Whether the files were written one right after the other, in an order of their folder.
+        Ranks write theirs at one time as well, but in an order of chance. Times that are all equal
+        are of an archive, or of a copy.
+        """
         times = {dump.path: dump.modified_ns for dump in self.dumps.values()}
         rounded = all(ns % 1_000_000_000 == 0 for ns in times.values())
         limit = COPY_NS * len(times) + ROUNDED_NS * rounded
@@ -102,7 +106,9 @@ class DumpSet:
 
     @cached_property
     def members(self) -> Mapping[tuple[str, str], tuple[tuple[int, ...], bool]]:
-        """By name and description, global ranks, and whether these are all, or those seen in it."""
+        """Global ranks of each group, by name and description, and whether these are all of them;
+        else they are those that were seen in it.
+        """
         seen: dict[tuple[str, str], set[int]] = {}
         for rank, dump in self.dumps.items():
             used = dict.fromkeys((entry.group, entry.desc) for entry in dump.entries)
@@ -126,8 +132,9 @@ class DumpSet:
         return found
 
     def _beside(self, name: str, seen: set[int]) -> Iterable[int]:
-        """Who waits in another group, where one of both, of unlisted members, was seen by one rank:
-        it has more, and none is anywhere else."""
+        """Who waits in another group, where a group of which no dump lists the members, or that
+        other one, was seen by one rank alone: it has more members, and none is anywhere else.
+        """
         others = {group: ranks for group, ranks in self._waiting.items() if group != name}
         if sum(map(len, self._waiting.values())) < self.world:
             return ()
@@ -159,8 +166,11 @@ class DumpSet:
 
 
 def in_flight(dump: Dump, entry: DumpEntry) -> bool:
-    """Whether an operation was not over at the dump. NCCL's recorder sees completion, and what its
-    watchdog gave up is still in flight; elsewhere (gloo) ``retired`` is the only end."""
+    """Whether an operation was not over when the dump was made.
+
+    The recorder of NCCL sees completion; what its watchdog gave up is ``retired`` and still in
+    flight. Where completion is not recorded (gloo), ``retired`` is the only end there is.
+    """
     if dump.ends_told:
         return entry.state != "completed"
     return not entry.retired
