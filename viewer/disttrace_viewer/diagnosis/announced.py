@@ -142,10 +142,10 @@ def _less(one: RuleFinding, reported: RuleFinding) -> bool:
 
 def _resolved(case: Case, reported: RuleFinding, at: float) -> bool:
     """Whether a process that waited got through with it, or communicated since."""
-    groups = {one.id: one.index for one in case.evidence.trace.groups}
+    groups = {one.id: one.index for one in case.trace.groups}
     group = groups.get(reported.group or "")
     for process in reported.waiting:
-        for op in case.evidence.sample.of_process.get(process, ()):
+        for op in case.sample.of_process.get(process, ()):
             through = op.call.kind in GROUPED and op.status == "ok"
             if reported.seq is not None and op.call.group == group and op.seq is not None:
                 through = op.status == "ok" and op.seq >= reported.seq

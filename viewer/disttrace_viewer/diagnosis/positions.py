@@ -193,7 +193,7 @@ def _in_groups(case: Case, together: Sequence[_There]) -> str:
 
 def _fresh(case: Case, index: int) -> Op | None:
     """The exchange that holds the main thread, although not for long enough to count as a wait."""
-    end = case.evidence.ends[index]
+    end = case.ends[index]
     # Of some that are over nothing but that is known.
     over = end.over and (end.how != SILENT or case.evidence.stands(index) is None)
     if end.held is not None or over:
@@ -276,7 +276,7 @@ def outlook(case: Case, finding: RuleFinding) -> RuleFinding:
     done = tuple(
         activity(case.evidence, p, since_ns, until_ns, frozen_ns(case, p))
         for p in case.by_rank(missing)
-        if case.evidence.ends[p].exit_word is None  # what became of it (exec) is not its doing
+        if case.ends[p].exit_word is None  # what became of it (exec) is not its doing
     )
     text_of = " ".join(_sentence(case, one) for one in done[:MOST] if one.usage is not None)
     finding = replace(
@@ -286,7 +286,7 @@ def outlook(case: Case, finding: RuleFinding) -> RuleFinding:
         summary=f"{finding.summary} {text_of}" if text_of else finding.summary,
     )
     lives = len(done) == len(missing)
-    lives &= all(case.evidence.ends[p].how in (ALIVE, SILENT) for p in missing)
+    lives &= all(case.ends[p].how in (ALIVE, SILENT) for p in missing)
     works = lives and len(open_waits) == len(waits) and all(one.state == MOVES for one in done)
     if not works or finding.absent_ranks or any(w.absent for w in waits):
         return finding

@@ -60,13 +60,13 @@ def judged(
 
 def _may_follow(case: Case, finding: RuleFinding) -> bool:
     """Whether a rank without a journal may have ended the one that is blamed."""
-    if all(case.evidence.trace.processes[p].source == "log" for p in finding.culprits):
+    if all(case.trace.processes[p].source == "log" for p in finding.culprits):
         return False  # its own words, and likely no more
     if finding.kind == "process_failed":
         return bool(finding.culprits) and not _failed_first(case, finding)
     return finding.kind in outside.OF_ABSENCE and any(
-        case.evidence.ends[p].how in (SILENT, OWN, CASCADE)
-        and case.evidence.cut_ns - case.evidence.ends[p].t_ns > TOGETHER_NS
+        case.ends[p].how in (SILENT, OWN, CASCADE)
+        and case.evidence.cut_ns - case.ends[p].t_ns > TOGETHER_NS
         for p in finding.culprits
     )
 

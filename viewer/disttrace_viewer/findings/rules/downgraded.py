@@ -57,10 +57,10 @@ def with_handled(case: Case, finding: RuleFinding) -> RuleFinding:
 def _handled(case: Case, processes: Iterable[int]) -> Iterator[tuple[int, Failure]]:
     """What their main threads handle where they are; lost peers are an effect and no reason."""
     for process in processes:
-        if case.evidence.ends[process].failure is not None:
+        if case.ends[process].failure is not None:
             continue  # that is reported, and of what it was raised from
-        for failure in case.evidence.trace.processes[process].handling:
-            kept = case.evidence.sample.of_process.get(process, ())
+        for failure in case.trace.processes[process].handling:
+            kept = case.sample.of_process.get(process, ())
             moved = any(op.thread == 0 and op.begin_ns > failure.t_ns for op in kept)
             if failure.thread == 0 and not moved and not is_connection_error(failure.chain[0]):
                 yield process, failure
@@ -287,7 +287,7 @@ def _awaited(case: Case, wait: Wait) -> Iterator[int]:
 def _gets_on(case: Case, process: int, since_ns: int) -> bool:
     """Whether a process exchanges with others again and again: long after others began to wait it
     came through a call, or is in one that it has come through before, and not for long."""
-    end = case.evidence.ends[process]
+    end = case.ends[process]
     lives = end.how == ALIVE and end.held is None and process not in case.evidence.timeless
     if not lives and not (end.how == SILENT and process in case.cut_off):
         return False

@@ -33,7 +33,7 @@ def find_interrupted(case: Case) -> Iterator[RuleFinding]:
 
     A rank that others had been waiting for when it was interrupted broke nothing by that.
     """
-    found = [i for i, end in enumerate(case.evidence.ends) if end.interrupted]
+    found = [i for i, end in enumerate(case.ends) if end.interrupted]
     if case.evidence.interrupted_ns is None:
         broke = [p for p in found if not case.witnesses.awaited_before(p)]
         if broke and len(case.trace.processes) > 1:
@@ -239,7 +239,7 @@ def _unexplained(case: Case, failed: list[int]) -> RuleFinding:
     gave_up = gave_up and bool(broken)
     # One that became another program never comes to an end of what it was, as one does that has
     # ended well, perhaps after all that it was to do.
-    turned = () if server is None or case.evidence.ends[server].exit_word != EXEC else (server,)
+    turned = () if server is None or case.ends[server].exit_word != EXEC else (server,)
     return RuleFinding(
         kind="process_failed",
         summary=summary(case, failed, broken, server, left, gave_up),
@@ -249,7 +249,7 @@ def _unexplained(case: Case, failed: list[int]) -> RuleFinding:
         waiting=tuple(failed),
         op=broken[0].call.op if broken else None,
         locations=case.evidence.locations([*broken, *left]),
-        at_ns=case.evidence.ends[failed[0]].t_ns,
+        at_ns=case.ends[failed[0]].t_ns,
         scope=Scope.of(members=failed),
     )
 
@@ -267,12 +267,12 @@ def _left(case: Case, broken: Sequence[Op]) -> list[Op]:
 
 def _ended_server(case: Case, failed: list[int]) -> int | None:
     """The process that served the failed ones' store and ended well before they failed."""
-    first = min(case.evidence.ends[p].t_ns for p in failed)
+    first = min(case.ends[p].t_ns for p in failed)
     for place in case.trace.places:
         server = place.server
         if server is None or server in failed or not set(place.processes) & set(failed):
             continue
-        if case.evidence.ends[server].how == CLEAN and case.evidence.ends[server].t_ns <= first:
+        if case.ends[server].how == CLEAN and case.ends[server].t_ns <= first:
             return server
     return None
 

@@ -332,14 +332,14 @@ def _no_member(case: Case, group: Group | None, named: dict[int, int]) -> RuleFi
     processes = list(named)
     where = {process: case.evidence.whereabouts(process) for process in processes}
     operations = {process: _operation(case, process) for process in processes}
-    first = case.evidence.ends[processes[0]]
+    first = case.ends[processes[0]]
     itself = all(case.trace.processes[p].rank == rank for p, rank in named.items())
     meant = any(_may_mean_another(case, p, rank) for p, rank in named.items())
     ops = set(operations.values())
     sending = {
         p
         for p in processes
-        if (end := case.evidence.ends[p]).failure and _TO_ITSELF.search(end.failure.text)
+        if (end := case.ends[p]).failure and _TO_ITSELF.search(end.failure.text)
     }
     return RuleFinding(
         kind="not_in_group",

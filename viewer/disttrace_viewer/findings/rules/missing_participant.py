@@ -242,7 +242,7 @@ def _not_compared(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
     """Whether it is not known if leaving out one call makes both sides equal."""
     if wait.kind != COLLECTIVE or wait.stream is None or not sinks:
         return False
-    courses = case.evidence.sample.courses
+    courses = case.sample.courses
     mine = courses.get((wait.process, wait.stream))
     for sink in sinks:
         theirs = courses.get((sink, wait.stream), (0, 0, 0))

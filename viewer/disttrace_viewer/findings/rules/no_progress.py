@@ -98,7 +98,7 @@ def host_is_ahead(case: Case, wait: Wait, members: Iterable[int]) -> bool:
         and op.end_ns is not None
         and case.evidence.until_ns(process) - op.end_ns < case.evidence.stalled_after_ns
         for process in members
-        for op in case.evidence.sample.of_process.get(process, ())
+        for op in case.sample.of_process.get(process, ())
     )
 
 
@@ -318,7 +318,7 @@ def find_stuck_device(case: Case) -> Iterator[RuleFinding]:
         if case.evidence.stuck_devices.get(wait.process) == wait.op
         and case.old(wait)
         and case.knows("occasion", [wait.process])
-        and case.evidence.ends[wait.process].how != CLEAN
+        and case.ends[wait.process].how != CLEAN
         and not host_is_ahead(case, wait, [wait.process])
     ]
     if not stuck:
@@ -328,8 +328,8 @@ def find_stuck_device(case: Case) -> Iterator[RuleFinding]:
     reported = around(case, first, {*who})
     yield RuleFinding(
         kind="no_progress",
-        summary=device_summary(case.evidence.trace, [wait.op for wait in stuck])
-        + troubles(case.evidence.trace, reported),
+        summary=device_summary(case.trace, [wait.op for wait in stuck])
+        + troubles(case.trace, reported),
         because=why((not all(_is_told_of(case, wait) for wait in stuck), sentences.ALL_CAME)),
         culprits=tuple(who),
         device=True,

@@ -127,7 +127,7 @@ def where(
 
 
 def _doing(case: Case, process: int, since_ns: int | None, wait: Wait | None, *, many: bool) -> str:
-    end = case.evidence.ends[process]
+    end = case.ends[process]
     are, at = "are" if many else "is", ""
     if end.over and end.how != SILENT:
         asked_at = innermost(end.asked_at) if end.how == CLEAN else None

@@ -178,7 +178,7 @@ def _after_its_launcher(case: Case, process: int) -> bool:
 
 def _finding(case: Case, alike: list[int]) -> RuleFinding:
     """``alike``: in the order in which they failed."""
-    end, last = case.evidence.ends[alike[0]], case.last(alike[0])
+    end, last = case.ends[alike[0]], case.last(alike[0])
     sure = all(_surely_over(case, process, {*alike}) for process in alike)
     odd = _odd_models(case, alike)
     ops = case.evidence.given.of_process.get(alike[0], ()) if end.failure is not None else ()
@@ -188,12 +188,12 @@ def _finding(case: Case, alike: list[int]) -> RuleFinding:
     named, of_them = _parameters(case, alike, models=odd is not None)
     others = any(not p.is_agent and p.index not in {*alike} for p in case.trace.processes)
     # Whether none of the others is known to have failed before.
-    is_first = others and case.knows("moments", range(len(case.evidence.ends)))
+    is_first = others and case.knows("moments", range(len(case.ends)))
     is_first &= not any(f.kind == "process_failed" and f.severity == ERROR for f in case.findings)
     how = summary(case, alike, ending, surely=sure, first=is_first)
     # Theirs is what follows: agents and parents.
     parents = (case.trace.parent_of(case.trace.processes[p]) for p in alike)
-    failed = frozenset(p.index for p in parents if p and case.evidence.ends[p.index].how == OWN)
+    failed = frozenset(p.index for p in parents if p and case.ends[p.index].how == OWN)
     return RuleFinding(
         kind="process_failed",
         summary=" ".join([how, *of_them]),

@@ -194,17 +194,17 @@ def _at_clients(case: Case, process: int) -> StackSample | None:
 
 def _may_come(case: Case, process: int) -> bool:
     """Whether it lives, and no thread or process of its own is known to have failed."""
-    end, mine = case.evidence.ends[process], case.evidence.trace.processes[process]
+    end, mine = case.ends[process], case.trace.processes[process]
     if end.held is not None or outside.frozen_ns(case, process):
         return False
     if end.how != ALIVE and not (end.how == SILENT and process in case.cut_off):
         return False
-    children = case.evidence.trace.children.get(mine.id, ())
+    children = case.trace.children.get(mine.id, ())
     return not (
         any(outside.failed_threads(case, process))
         or any(worker.code for worker in mine.workers)
         or any(usage.failed for usage in mine.usage)
-        or any(case.evidence.ends[c].how not in (ALIVE, CLEAN, end.how) for c in children)
+        or any(case.ends[c].how not in (ALIVE, CLEAN, end.how) for c in children)
     )
 
 
