@@ -29,7 +29,7 @@ from benchmarks.recorder.scale import TINY
 from benchmarks.recorder.series import Spread, added, ratio, relative, spread
 from benchmarks.report import BEGIN, END, Table, replaced
 from benchmarks.steps import whole_steps
-from benchmarks.viewer import latency, live_judge
+from benchmarks.viewer import live_judge
 from benchmarks.viewer.growth import exponent
 from benchmarks.viewer.jobs import Shape, make
 from disttrace_viewer.api import load
@@ -97,17 +97,6 @@ def test_begins_are_counted_by_function_and_origin(tmp_path: Path) -> None:
     step, other = Origin("all_reduce", "step", "python"), Origin("broadcast", "", "c++")
     assert origins(tmp_path) == {step: 1, other: 1}
     assert begins(tmp_path) == {"step": 1, "": 1}
-
-
-def test_a_figure_of_a_tracer_that_saw_nothing_is_marked() -> None:
-    """Calls without begins are said in the table, and no goal is judged by them."""
-    clocks = {"bare": [1e3], "disttrace": [1e3], "profiler, stacks": [2e3]}
-    figures = {"all_reduce": {"cpu": clocks, "wall": clocks}}
-    result = {"figures": figures, "recorded": {"all_reduce": [25, 0]}}
-    note = latency.table("T", result).note
-    assert note == "**Not recorded, so of no worth:** all_reduce (0 begins of 25 calls)."
-    (verdict,) = latency.against("Python", result, ["all_reduce"], "profiler, stacks", 1.25)
-    assert verdict.met is None
 
 
 # -- the parts, on real processes -----------------------------------------------------------------

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import disttrace
+from disttrace.cli import main
 from frameworks.libraries import environment
 from support.journals import S
-from support.processes import ROOT, clean_environ, python, run_program
+from support.processes import ROOT, clean_environ, run_program
 from support.scenes import hang_without
 
 TOOLS = ["diagnose", "stats", "view", "jobs", "diff", "attach", "collect"]
@@ -85,17 +86,12 @@ def test_what_lies_here_is_packed_and_what_runs_here_is_looked_at(job: str, tmp_
     writes = [t["name"] for t in listed["tools"] if not t["annotations"]["readOnlyHint"]]
     assert writes == ["collect"]
     assert packed["structuredContent"]["journals"] == 2
-    assert disttrace.load(unpacked(target)).diagnose().findings[0].culprit_ranks == (1,)
+    folder = target.parent / "unpacked"
+    assert main(["collect", str(target), "-o", str(folder)]) == 0
+    assert disttrace.load(folder).diagnose().findings[0].culprit_ranks == (1,)
     assert refused["isError"]
     assert attached["content"][0]["text"].endswith(".")
     assert "structuredContent" not in attached
-
-
-def unpacked(archive: Path) -> Path:
-    """The folder into which it was put."""
-    folder = archive.parent / "unpacked"
-    python("-m", "disttrace", "collect", archive, "-o", folder).check()
-    return folder
 
 
 def test_what_is_wrong_is_an_answer_and_ends_nothing(tmp_path: Path) -> None:

@@ -51,24 +51,6 @@ def test_an_option_may_look_like_the_commands_own() -> None:
     assert run("--", "echo", "--stall", "1").check().stdout == "--stall 1\n"
 
 
-@pytest.mark.parametrize("code", [0, 1, 77])
-def test_the_exit_code_is_the_commands(code: int) -> None:
-    assert run("--", "sh", "-c", f"exit {code}").code == code
-
-
-def test_a_signal_reaches_the_command_and_its_end_is_its_own() -> None:
-    """SIGTERM to the process that was started ends the command, as if called directly."""
-    code = "import os, time; print('ready', flush=True); time.sleep(60)"
-    command = [sys.executable, "-m", "disttrace", "run", "--", sys.executable, "-S", "-c", code]
-    with subprocess.Popen(
-        command, stdout=-1, stderr=subprocess.DEVNULL, text=True, env=clean_environ()
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.terminate()
-        assert process.wait(30) == -signal.SIGTERM
-
-
 def test_the_commands_signals_are_the_defaults() -> None:
     """SIGPIPE, which the interpreter ignores for itself, ends the command as usual."""
     command = f"{sys.executable} -m disttrace run -- yes | head -n 1; echo ${{PIPESTATUS[0]}}"

@@ -118,12 +118,6 @@ def prove(framework: Framework, out: Path) -> None:
     assert any(Path(line).name.startswith(framework.program) for line in lines), lines
 
 
-@pytest.mark.parametrize("framework", [*ALL, TORCHFT], ids=name)
-def test_it_comes_from_packages(framework: Framework) -> None:
-    """First, for that takes its time; what cannot be had fails."""
-    assert (environment(*framework.packages) / "python").exists()
-
-
 @pytest.mark.parametrize("framework", ALL, ids=name)
 def test_a_hang_is_told_by_the_programs_line(framework: Framework, tmp_path: Path) -> None:
     """By the job itself, and by `diagnose` afterwards."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import threading
-import time
 from concurrent import futures
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,7 +27,6 @@ class Received:
     parent: str
     start: int
     end: int
-    kind: int
     attributes: dict[str, Any]
     resource: dict[str, Any]
     links: list[tuple[str, str, str]]
@@ -56,17 +54,13 @@ def exporting(folder: Path, collector: Collector, export: str, **more: str) -> d
 
 @dataclass(slots=True)
 class Collector:
-    """What came in, and how to answer: ``delay`` seconds late, or refusing with a status."""
+    """What came in; it may refuse all with a status."""
 
-    delay: float = 0.0
     refuse: bool = False
     spans: list[Received] = field(default_factory=list)
     metrics: dict[str, list[Any]] = field(default_factory=dict)
     """Data points by name of the metric, the newest request's last."""
-    described: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Unit and kind (``sum``, ``gauge``, ``histogram``) of a metric."""
     headers: list[dict[str, str]] = field(default_factory=list)
-    requests: int = 0
     endpoint: str = ""
     _lock: Any = field(default_factory=threading.Lock)
     _stop: Any = None
@@ -84,8 +78,6 @@ class Collector:
 
     def take_spans(self, request: Any, headers: dict[str, str]) -> bool:
         """Keep a request; False if it is refused."""
-        self.requests += 1
-        time.sleep(self.delay)
         if self.refuse:
             return False
         with self._lock:
@@ -98,14 +90,11 @@ class Collector:
 
     def take_metrics(self, request: Any) -> None:
         """Keep a request's data points."""
-        time.sleep(self.delay)
         with self._lock:
             for group in request.resource_metrics:
                 for scope in group.scope_metrics:
                     for metric in scope.metrics:
-                        kind = metric.WhichOneof("data")
-                        data = getattr(metric, kind)
-                        self.described[metric.name] = (metric.unit, kind)
+                        data = getattr(metric, metric.WhichOneof("data"))
                         self.metrics.setdefault(metric.name, []).extend(data.data_points)
 
     def stop(self) -> None:
@@ -203,7 +192,7 @@ def _received(span: Any, resource: dict[str, Any]) -> Received:
     return Received(
         name=span.name, trace=span.trace_id.hex(), span=span.span_id.hex(),
         parent=span.parent_span_id.hex(), start=span.start_time_unix_nano,
-        end=span.end_time_unix_nano, kind=span.kind, attributes=_plain(span.attributes),
+        end=span.end_time_unix_nano, attributes=_plain(span.attributes),
         resource=resource,
         links=[
             (

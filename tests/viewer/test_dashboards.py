@@ -162,13 +162,6 @@ def _listens(port: int) -> bool:
     return True
 
 
-def test_the_collector_uses_what_it_defines() -> None:
-    found = yaml.safe_load((GRAFANA / "collector.yaml").read_text())
-    for pipeline in found["service"]["pipelines"].values():
-        for kind in ("receivers", "processors", "exporters"):
-            assert set(pipeline[kind]) <= found[kind].keys()
-
-
 def test_dashboard_and_alerts_ask_for_what_is_sent() -> None:
     """By the names that Prometheus gives to the metrics and attributes of the page about OTLP."""
     page = (ROOT / "docs" / "otlp.md").read_text(encoding="utf-8")

@@ -59,10 +59,9 @@ def test_the_notebook_runs(job: Path) -> None:
     assert "train.py:10" in shown[6]["text/html"]
 
 
-@pytest.mark.parametrize("page", ["python.md"])
-def test_examples_of_the_page_run(page: str, job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_of_the_page_run(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In their order, each after what stands above it."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
     for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(code, names)

@@ -113,9 +113,3 @@ def test_realigning_can_take_drift_out(tmp_path: Path) -> None:
     again = realign(trace, (dataclasses.replace(clock, drift=1e-3, origin_ns=T0),))
     begins = [t - UNIX_NS for t in again.operations["begin_ns"]]
     assert begins == [0, 999 * MS, 1998 * MS]
-
-
-def test_the_same_clocks_change_nothing(tmp_path: Path) -> None:
-    workers(tmp_path, 1)
-    trace = load([str(tmp_path)])
-    assert realign(trace, trace.clocks) is trace
