@@ -107,7 +107,10 @@ def test_children_resolve_to_the_same_values() -> None:
     environ = {"DISTTRACE_STALL": "3", "DISTTRACE_MAX_MB": "many"}
     config, complaints = resolve({"stall": 10, "store_trace": "none"}, environ)
     assert len(complaints) == 1
-    child, repeated = resolve({}, environ | to_environ(config, environ))
+    handed = to_environ(config, environ)
+    assert os.path.isabs(handed["DISTTRACE_DIR"])
+    assert "DISTTRACE_LOG" not in handed, "what is as it is by default"
+    child, repeated = resolve({}, environ | handed)
     assert repeated == []
     assert [getattr(child, row.keyword) for row in SETTINGS] == [
         getattr(config, row.keyword) for row in SETTINGS
