@@ -30,7 +30,7 @@ LONGER = (
     "test_examples.py::test_an_example_leaves_what_it_promises[ddp.py",
     "viewer/otlp/test_ecosystem.py::test_hosts_without_a_shared_id_are_told_what_to_set",
     "viewer/otlp/test_ecosystem.py::test_the_users_span_is_the_parent[True]",
-    "viewer/otlp/test_ecosystem.py::test_the_sampler_decides[always_off",
+    "viewer/otlp/test_ecosystem.py::test_the_sampler_decides",
     "viewer/otlp/test_ecosystem.py::test_traceparent_of_the_environment_is_continued",
     "viewer/otlp/test_ecosystem.py::test_opentelemetry_instrument_torchrun",
     "viewer/otlp/test_bad_collectors.py::test_a_program_does_not_notice[",
