@@ -42,7 +42,9 @@ NAMELESS = "unknown"
 MISSED_NS = 3 * HEARTBEAT_NS
 """Silent for longer than this while others beat: it does not run any more."""
 APART_NS = 60_000_000_000
-"""Silent for longer by the reader's clock, nothing can tell, unless a kernel says it lives."""
+"""Silent for longer than this by the reader's clock: unless a kernel states that it lives, nothing
+can tell. Clocks of hosts are apart, but not by as much.
+"""
 TOGETHER_NS = HEARTBEAT_NS + 1_000_000_000
 """Last signs that are no further apart may be of one moment."""
 
@@ -276,8 +278,9 @@ def without_a_word(
 def heard_of(
     found: Sequence[End], processes: Sequence[Process], seen: Sequence[Observation], now_ns: int
 ) -> tuple[End, ...]:
-    """The ends, with how long those have been silent of which no kernel tells, by the reader's
-    clock."""
+    """The ends; of those of which no kernel tells, with how long they have been silent. ``now_ns``:
+    of the reader, whose journals may be days old.
+    """
     return tuple(
         replace(end, dumped=True)
         if one.source != JOURNAL

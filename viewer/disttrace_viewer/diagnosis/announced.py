@@ -1,6 +1,8 @@
-"""What a job reported of itself: where journals hold less evidence now, it comes first.
+"""What a job reported of itself, and the law on it: the finding with more evidence stays the first.
 
-While a job runs, kernels answer for its processes, and hosts for theirs.
+While a job runs more is known than its journals hold later: kernels answer for its processes, and
+hosts for theirs. So what it reported of a fault, and has not taken back, stands before findings
+that rest on less.
 """
 
 from __future__ import annotations

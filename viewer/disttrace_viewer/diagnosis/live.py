@@ -157,11 +157,14 @@ def gave_up(case: Case, reported: Collection[tuple[str, int]]) -> bool:
 
 
 def stalled(case: Case, findings: Iterable[RuleFinding], limit_s: float) -> list[RuleFinding]:
-    """The errors by which a rank has stood still for the limit, and warnings of those that wait for
-    ranks at work.
+    """The errors by which a rank has stood still for the limit, and the warnings by which it waited
+    for ranks that are at work.
 
-    Where none waits and all is over, a launcher sees to it. What holds up the living comes first;
-    while a later attempt only starts, nothing is reported of an earlier one.
+    The one that was quiet for so long may have been so before it began to wait. Where none waits,
+    and all that a finding is about is over, nothing stands still: a launcher sees to those that
+    failed, and may have started them anew. What holds up the living comes before why an earlier
+    attempt failed, and while those of a later attempt only start nothing is reported of that at
+    all.
     """
     ages, alive = ages_s(case), workers(case)
     if max(ages, default=limit_s) < limit_s:

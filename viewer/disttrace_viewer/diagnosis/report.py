@@ -371,7 +371,9 @@ def _unended(trace: JobTrace, sample: Sample) -> Iterator[tuple[int, str]]:
 
 
 def _interrupted(one: Process, last: Exit, op: Op) -> bool:
-    """Whether a signal's exception took it out of the call: it left badly, and beat until then."""
+    """Whether a signal's exception took it out of the call: it left with an error, and its journal,
+    where heartbeats went on after the begin and nearly to the end, can have lost nothing else.
+    """
     beat_ns = one.heartbeat_ns or 0
     badly = bool(last.causes) or last.code not in (None, 0)
     return badly and beat_ns - op.begin_ns > HEARTBEAT_NS and last.t_ns - beat_ns < MISSED_NS

@@ -54,8 +54,10 @@ class Witnesses:
         return False
 
     def kept_open(self, process: int) -> bool:
-        """Whether others waited for it, or with it, for long after its last sign, on a backend that
-        notices an end at once, and lost no connection: then it still was there."""
+        """Whether a rank waited for it, or in one exchange with it, for long after its last sign,
+        on a backend that notices at once when a process ends, and lost no connection: then it still
+        was there.
+        """
         until_ns = -self._of_others(self._kept, process, default=0)
         return until_ns - self.evidence.ends[process].t_ns > MISSED_NS
 

@@ -23,8 +23,9 @@ _LATEST = 1 << 33
 
 
 def path_of(directory: str, job: str, root: str = "") -> str:
-    """The file of a job's verdicts, beside its journals; of a host's folder below ``root``, in the
-    job's."""
+    """The file of a job's verdicts, in the folder of its journals. Where that is of one host, below
+    ``root``, it is in the job's, so that all hosts have one.
+    """
     folder = directory if root in ("", directory) else os.path.dirname(directory)
     return os.path.join(folder, in_name(job) + VERDICTS_SUFFIX)
 

@@ -27,7 +27,9 @@ MOST_OF_A_KIND = 1 << 18
 BY_OTHERS = ("seen", "trouble", "activity")
 """What the companion writes of a process."""
 _NO_SIGNS = ("group", "versions", *BY_OTHERS)
-"""What is no sign of a process's life: what others wrote of it, or a forked child repeats."""
+"""What is no sign of a process's life: what others wrote of it, and what a forked child repeats, by
+older recorders with its parent's times. What a process makes itself it makes by operations.
+"""
 NONE: Record = {}
 _OF_DUMPS = 1 << 40
 """From here strings and stacks are numbered that the process did not number itself."""
@@ -292,8 +294,11 @@ _DEPTH = 16
 
 
 def _take_dumped(main: Lines, line: bytes) -> bool:
-    """Take a line of ``faulthandler``'s dump into the frames of its last thread, innermost first;
-    False for what is none. The text is that of CPython's ``traceback.c``."""
+    """Take a line of a dump of stacks into the frames of its last thread, innermost first; False
+    for what is none. ``faulthandler`` wrote it while the process could not write (one of its
+    threads held the GIL, or SIGTERM ended it). The text is that of CPython's ``traceback.c``;
+    earlier versions wrote all threads, from the newest to the main one.
+    """
     if found := _FRAME.match(line):
         file = found[1].decode("utf-8", "replace")
         if len(main) < _DEPTH and not _OURS.search(file):

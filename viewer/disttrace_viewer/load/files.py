@@ -1,7 +1,8 @@
-"""Opens what a folder holds without trusting it: regular files only (another user may have put a
-pipe or a device there), and never more than a limit.
+"""Opens what a folder holds without trusting it: regular files only, and never more than a limit.
 
-A path with a scheme (``s3://bucket/job``) is of a file system that fsspec knows.
+Another program, or another user of a shared folder, may have put a pipe, a device or a link there.
+A path with a scheme (``s3://bucket/job``) is of a file system that fsspec knows; of an object only
+the ranges that are requested are fetched.
 """
 
 from __future__ import annotations

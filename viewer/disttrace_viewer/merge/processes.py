@@ -47,8 +47,9 @@ _NO_THREADS: dict[int, str] = {}
 def clocks_of(journals: Iterable[Journal]) -> tuple[dict[str, int], tuple[Clock, ...]]:
     """The clocks of journals, and by the key of each its place among them.
 
-    Processes of one boot share the monotonic clock, and need one offset: by the reading of both
-    times that was taken fastest.
+    Processes of one boot share the monotonic clock exactly, so they need one offset between them;
+    the reading of both times that was taken fastest is the best one. How far readings differ tells
+    how far the wall clock was corrected meanwhile, which shifts all of them alike.
     """
     found: dict[str, list[Clock]] = {}
     for journal in journals:

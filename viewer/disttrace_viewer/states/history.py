@@ -1,6 +1,7 @@
 """The order of a process's collectives, for the few states of which that is needed.
 
-A loop makes the same calls again and again: a million of them pack into a few kilobytes.
+Whether one side made one more call than the other shows by all calls of both. A loop makes the
+same ones again and again, so that a million of them pack into a few kilobytes.
 """
 
 from __future__ import annotations

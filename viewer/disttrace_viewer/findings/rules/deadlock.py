@@ -102,8 +102,10 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> RuleF
 
 def _skipped(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
     """A collective in which most members wait for the only one that is not in it, and the message
-    that this one is in, if it left the collective out: since its last one there it came through
-    that line already, and sent to one of those who wait."""
+    that this one is in, if it has left the collective out: since its last one there it came through
+    that line already, and sent to one of those who wait. Had it got a message too few, so would
+    that one.
+    """
     for wait in (w for w in waits if w.stream is not None and not w.absent):
         size = case.trace.groups[wait.op.call.group or 0].size or 0
         for other in (w for w in waits if w.kind == MESSAGE and (w.process,) == wait.targets):
@@ -194,7 +196,9 @@ def _hint(case: Case, waits: Sequence[Wait], edges: Sequence[tuple[Wait, int]]) 
 
 
 def _counted(case: Case, edges: Sequence[tuple[Wait, int]]) -> str | None:
-    """By how many calls each is short for which another waits; whose doing it is no count tells."""
+    """By how many calls each is short for which another one waits; first where it has made some.
+    Whose doing it is the counts do not tell: either side may be short, or have made one too many.
+    """
     texts: list[tuple[bool, str]] = []
     for wait, target in edges:
         op, trace = wait.op, case.trace

@@ -92,9 +92,10 @@ def traced_back(case: Case, finding: RuleFinding) -> RuleFinding:
 
 
 def _by_other_lines(case: Case, finding: RuleFinding, *, of_modules: bool = False) -> RuleFinding:
-    """An error with the collective from which on members came by different lines, if they had
-    always come to each of these together before. ``of_modules``: only where all came for modules of
-    FSDP's, whose order is one."""
+    """An error with the collective from which on members came by different lines, up to the last
+    that all have made before it, if they had always come to each of these lines together: a call
+    that was left out just now is followed by too few others for anybody to show it. ``of_modules``:
+    only where all came for modules of FSDP's, whose order is one."""
     what = "modules" if of_modules else "lines"
     for stream, number in _up_to(case, finding).items():
         shift = case.steps.get(stream) if of_modules else None

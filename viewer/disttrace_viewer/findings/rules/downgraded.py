@@ -221,8 +221,10 @@ def _ran_to_its_end(case: Case, attempt: int, launchers: set[str]) -> bool:
 
 
 def _launchers(case: Case, finding: RuleFinding) -> set[str]:
-    """Ids of the processes that started those concerned, an empty one for none that is traced. In
-    place of one that was killed with its node, those that started others of that attempt."""
+    """Ids of the processes that started those concerned, whose journals may be lost; an empty one
+    for which nothing traced has started. Who was killed with its node begins nothing anew: in its
+    place those count that started the others of that attempt, as a job may go on with fewer nodes.
+    """
     trace = case.trace
     concerned = [trace.processes[i] for i in (*finding.culprits, *finding.waiting)]
     found = {one.parent or "" for one in concerned}
@@ -285,8 +287,10 @@ def _awaited(case: Case, wait: Wait) -> Iterator[int]:
 
 
 def _gets_on(case: Case, process: int, since_ns: int) -> bool:
-    """Whether a process exchanges with others again and again: long after others began to wait it
-    came through a call, or is in one that it has come through before, and not for long."""
+    """Whether a process exchanges something with others again and again: long after others began to
+    wait it came through a call, or is in one that it has come through before, and that not for so
+    long that it stands still itself.
+    """
     end = case.ends[process]
     lives = end.how == ALIVE and end.held is None and process not in case.evidence.timeless
     if not lives and not (end.how == SILENT and process in case.cut_off):

@@ -101,8 +101,10 @@ def find_orphaned(case: Case) -> Iterator[RuleFinding]:
 
 
 def find_unseen(case: Case) -> Iterator[RuleFinding]:
-    """One finding per way to end in a launcher's last attempt, by time: of earlier ones it has
-    begun anew, and live their journals may be left out."""
+    """One finding per way to end in a launcher's last attempt, by time. After how an earlier one
+    ended its launcher has begun anew; and live the journals of those who had ended long before the
+    last attempt began are left out, so it cannot be told there that they have none.
+    """
     last = {
         p.index: max((w.attempt or 0 for w in p.workers), default=0) for p in case.trace.processes
     }

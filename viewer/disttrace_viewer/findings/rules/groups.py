@@ -188,8 +188,11 @@ def _went_past(case: Case, group: Group, calls: Calls) -> RuleFinding | None:
 
 
 def _elsewhere(case: Case, process: int, here: Container[int]) -> bool:
-    """Whether a process waits for those ``here``, in the creation; not in another creation, which
-    it may leave, nor in messages alone, which the other end may have left out."""
+    """Whether a process waits for those who are ``here``, in the creation: where it waits for
+    others, who may wait for these in turn, it may still come. Nor is it in what may be over before
+    it comes: another creation; nor in a message alone, which the other end may have left out as
+    well as this one the creation.
+    """
     waits = case.of_process.get(process, ())
     if all(w.kind == MESSAGE for w in waits):
         return False
@@ -201,8 +204,10 @@ def _elsewhere(case: Case, process: int, here: Container[int]) -> bool:
 def _made_before(
     case: Case, here: Mapping[int, Creation], known: dict[Hashable, bool], wait: Wait
 ) -> bool:
-    """Whether a rank ``here`` made the collective that is waited in before the creation: who did
-    not come to it has left it out. ``known``: of which that is known already."""
+    """Whether a rank ``here`` made the collective that is waited in before the creation: then who
+    waits in it has that still before it, and who did not come to it has left it out. ``known``: of
+    which that is known already, for thousands may wait in one.
+    """
     op = wait.op
     if wait.kind != COLLECTIVE or op.seq is None:
         return False

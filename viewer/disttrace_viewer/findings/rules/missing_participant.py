@@ -115,8 +115,9 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
 
 
 def _issues_nothing(case: Case, wait: Wait, process: int) -> bool:
-    """Whether its main thread is in Python, in no backward pass, and the call before this one is
-    recorded: it cannot be about to issue one unseen."""
+    """Whether a process's main thread is in Python, in no backward pass, and the call before this
+    one is in its journal, where also calls of C++ are: it cannot be about to issue one unseen.
+    """
     evidence, last = case.evidence, case.last(process)
     stack = evidence.stack(process)
     kept = evidence.sample.of_process.get(process, ())

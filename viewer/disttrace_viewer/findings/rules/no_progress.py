@@ -63,8 +63,10 @@ def _drains(case: Case, wait: Wait) -> bool:
 
 
 def _ended(case: Case, wait: Wait) -> bool:
-    """Whether something else than a lack of progress is at hand: a connection was closed, a group
-    could not be made, or it ended well, and its device was only not seen."""
+    """Whether something else than a lack of progress is at hand: a closed connection is the end of
+    a process, and why a group could not be made is in the text of a failure. Nor was anybody held
+    who ended well: that its device was not seen to come through proves nothing then.
+    """
     if wait.op.on_device and case.ends[wait.process].how == CLEAN:
         return True
     if wait.kind != RENDEZVOUS:
@@ -296,7 +298,9 @@ _ORDER = (DEVICE, LINK, HOST)
 
 
 def around(case: Case, wait: Wait, members: Iterable[int]) -> list[tuple[int, Trouble]]:
-    """By process; devices first, then links. Of ``members``' hosts; of devices if it is on one."""
+    """By the process in whose journal it stands; devices first, then links. Of the hosts of
+    ``members`` only, and nothing of devices where the operation is on none.
+    """
     hosts = {case.trace.processes[p].clock for p in members}
     since_ns = wait.op.begin_ns - BEFORE_NS
     found = [

@@ -105,8 +105,11 @@ def _signature(case: Case, process: int) -> object:
 
 
 def _gone(case: Case) -> list[int]:
-    """Processes that stopped without an exit record, where that broke the job: none that others
-    waited for in vain while its connections stayed open."""
+    """Processes that stopped without an exit record, where that was what broke the job.
+
+    A process that others wait for in vain while its connections stay open has not ended: whatever
+    ended it came later, and most often the whole job was ended.
+    """
     evidence = case.evidence
     broken = {
         p.index

@@ -38,8 +38,9 @@ def joins(case: Case, *, by_hand: bool = False) -> Iterator[Join]:
     """Every store that a member constructed for a rendezvous, by process and number; ``by_hand``:
     also every group (``ProcessGroupGloo(store, rank, size)``) that was made of a store directly.
 
-    Agents are no members: under plain ``torchrun`` theirs hosts the store at the workers' own
-    address, and counts nodes where they count ranks.
+    Agents are no members: under a static rendezvous (plain ``torchrun``) theirs hosts the store at
+    the workers' own address, and counts nodes where they count ranks. It is the role that tells
+    them apart; with as many nodes as ranks the numbers are equal.
     """
     for op, store in case.rendezvous.constructors:
         parent = case.sample.around(op)

@@ -54,7 +54,11 @@ def _unset(case: Case, wait: Wait) -> bool:
 
 def _waits_for_the_lost(case: Case, wait: Wait) -> bool:
     """Whether none is left to set the key but processes that are held up as other findings tell,
-    one of which never came out of what a finding is about: a backend may hold it up unseen."""
+    and among them one that never came out of what a finding is about.
+
+    Inside a collective whose sizes differ a backend may end a process, or hold it up, and nothing
+    else tells that it did.
+    """
     lost = {p for one in case.findings if one.severity == ERROR for p in one.scope.members}
     able = _able(case, wait)
     return not lost.isdisjoint(able) and all(
@@ -259,8 +263,12 @@ def _held_up(case: Case, wait: Wait, who: list[int]) -> list[Wait]:
 
 
 def _near(case: Case, op: Op, wanted: Key) -> tuple[str, int] | None:
-    """The key of a place that looks most like the ``wanted`` one, with who set it; first those that
-    bear the same numbers. Prefixes of stores, and torch's own keys, do not count."""
+    """The key of a place that looks most like the ``wanted`` one of an operation, with who set it.
+
+    One that bears the same numbers counts for more (``chekpoint/7``) than the last of a series
+    does. That keys begin with the same prefixes of stores does not make them alike, and torch's own
+    keys (addresses of a mesh, what makes a group) are not what anybody looked for.
+    """
     setters, (place, key) = case.setters, wanted
     by_lead: dict[str, dict[str, tuple[str, int]]] = {}
     for (where, k), setter in setters.set_by.items():

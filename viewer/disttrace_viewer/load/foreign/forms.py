@@ -719,4 +719,6 @@ FORMS: Forms = (
     (("orld size", "orld_size", "WORLD_SIZE", "processes", "MEMBER: ", "Starting with"),
      _WORLD, world),
 )  # fmt: skip
-"""Words that a line of a form has, the form, and what takes it; the first that does ends it."""
+"""Words without which a line is not of a form, its form, and what takes it; the first that does
+ends it, but a traceback may go on in the same line.
+"""

@@ -151,7 +151,9 @@ _ENDS = 256 << 10
 
 
 def _first_ranks(paths: Sequence[str]) -> dict[str, int | None]:
-    """By host the rank of its first process, where lines tell a local rank and the global one."""
+    """By host the rank of its first process, by lines that tell a local rank and the global one;
+    None where they tell several, or none while there are other hosts.
+    """
     found: dict[str, set[int]] = {}
     locals_, worlds = set[int](), {1}
     for path in paths:
@@ -223,7 +225,9 @@ def _pieces(path: str) -> Iterator[list[str]]:
 
 
 def _marks(lines: Sequence[str]) -> Iterator[tuple[bool, bool, bool, bool]]:
-    """Of each line whether it may begin anything, is of a stack, of trouble, looked at at all."""
+    """Of each line whether it may begin anything, is of a stack, speaks of trouble, and is to be
+    looked at. Most are not: where polars is installed it finds all words in one scan.
+    """
     try:
         import polars as pl
     except ImportError:
@@ -708,7 +712,9 @@ def _resolved(notes: Sequence[Mapping[str, Any]], modified_ns: int) -> Iterator[
 
 
 def _parted_calls(log: Log) -> dict[int, list[Called]]:
-    """By rank NCCL's calls in the largest communicator, where ranks have parted there."""
+    """By rank what NCCL's lines tell of the largest communicator, where its ranks have parted: they
+    called other things under one number, or one has called less than all others.
+    """
     size = max((comm[1] for key, comm in log.comms.items() if key in log.calls), default=0)
     of_size = [key for key in log.calls if log.comms[key][1] == size]
     devices = len({key[0].rpartition("[")[0].rpartition(":")[0] for key in of_size}) == 1
@@ -967,8 +973,9 @@ _UNNAMED = "a group that the log does not name"
 
 
 def _agree(bare: Sequence[Statement]) -> bool:
-    """Whether lines without a group may be of one: one number, of a rank one operation (of group
-    ranks, as before torch 2.2, of all)."""
+    """Whether lines without a group may all be of one: one number, and of no rank two operations.
+    Where these are of group ranks (before torch 2.2), one operation.
+    """
     if len({statement.work.seq for statement in bare if statement.work}) > 1:
         return False
     ops = {(statement.rank, statement.work.op) for statement in bare if statement.work}

@@ -121,8 +121,9 @@ def loads(data: bytes) -> Any:
 
 
 def _spread(value: Any, size: int) -> Any:
-    """``value``, unless it is too much where each part counts as often as something refers to it: a
-    list that a thousand others hold is a thousand for whoever reads it. Raises Refused."""
+    """``value``, unless it is too much where each part counts as often as something refers to it:
+    of a list that a thousand others hold there is one here, and a thousand with whoever reads it.
+    A value that is referred to once takes a byte of the file. Raises Refused."""
     left, within = size + MOST_VALUES, [iter((value,))]
     while within:
         for one in within[-1]:
@@ -142,7 +143,9 @@ def _spread(value: Any, size: int) -> Any:
 
 
 def salvaged(data: bytes) -> dict[str, Any]:
-    """What a torn pickle of a dictionary held that was complete. Raises Refused."""
+    """What a torn pickle of a dictionary held, as far as it was complete, with the complete
+    dictionaries of the list under ``entries``. Raises Refused.
+    """
     reader = _PlainUnpickler(_Bytes(data))
     try:
         value = _spread(reader.value(), len(data))

@@ -368,8 +368,10 @@ class DumpedThread:
 
 @dataclass(slots=True)
 class DumpedProcess:
-    """The threads of a process; ``rank`` where a prefix tells it. Of one ``look`` (by the address
-    of the main thread, which ``faulthandler`` writes last) the newest counts."""
+    """The threads of a process; ``rank`` where a prefix tells it. The pid is that of the file where
+    nothing tells it. Of one ``look`` the newest counts: by the address of the main thread, which
+    ``faulthandler`` writes last.
+    """
 
     pid: int
     rank: int | None = None

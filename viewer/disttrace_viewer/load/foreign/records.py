@@ -13,7 +13,9 @@ from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files
 
 T0 = 1_000_000_000
-"""Reading of the steady clock at which such a journal begins."""
+"""Reading of the steady clock at which such a journal begins; where times are wall clock times,
+one clock serves all processes that were read together.
+"""
 COUNTS_LACK = (
     *("arguments", "ends", "messages", "older", "position", "reduce_op", "root", "stack"),
     "store",
