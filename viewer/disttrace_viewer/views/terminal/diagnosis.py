@@ -323,6 +323,9 @@ def lacking(case: Case) -> Iterator[Line]:
         own = any(p.source == JOURNAL for p in case.trace.processes)
         missing = sentences.ranks(found["missing_ranks"])
         yield Line(f"No {'journal' if own else 'evidence'} of {missing}.", style=WAIT)
+    if found["dropped"]:
+        of = number(found["dropped"], "process", "processes")
+        yield Line(f"Old operations of {of} were dropped (DISTTRACE_MAX_MB).")
     if not case.past.known:
         yield Line(NO_HISTORY, style=DIM)
     problems = [one for one in found["problems"] if one not in case.incomplete]
