@@ -75,15 +75,18 @@ def settings(tmp_path: Path, **more: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-TIMES = re.compile(r"^disttrace: .* \((\d\d:\d\d:\d\d)\)$", re.MULTILINE)
+RANKS = """
+import os, subprocess, sys
+os.environ["DISTTRACE"] = "1"
+ranks = [subprocess.Popen([sys.executable, *sys.argv[1:]], env={**os.environ, "RANK": str(n)})
+         for n in range(2)]
+sys.exit(max(one.wait() for one in ranks))
+"""
 
 
-def bare(tmp_path: Path, program: Path, *args: str, **more: str) -> Outcome:
-    """Two ranks that nobody launched; whichever was the last to say something stands last."""
-    ended = ranks(program, 2, *args, **settings(tmp_path, **more))
-    texts = sorted((one.stderr for one in ended), key=lambda text: max(TIMES.findall(text) or [""]))
-    code, hung = max(one.code for one in ended), any(one.hung for one in ended)
-    return Outcome(code, "", "".join(texts), hung)
+def bare(tmp_path: Path, *args: str | Path, **more: str) -> Outcome:
+    given = settings(tmp_path, WORLD_SIZE="2", **more) | {"DISTTRACE": "0"}
+    return python("-c", RANKS, *args, timeout=120.0, **given)
 
 
 WAYS = [("torchrun", 1), ("spawn", 1), ("processes", 0), ("one by one", 1)]

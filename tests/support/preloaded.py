@@ -101,13 +101,13 @@ def launched(program: Path, world: int, **variables: str) -> list[Outcome]:
     return [outcome.check() for outcome in ranks(program, world, **variables)]
 
 
-def ranks(program: Path, world: int, *args: str, **variables: str) -> list[Outcome]:
+def ranks(program: Path, world: int, **variables: str) -> list[Outcome]:
     """The same, however they end."""
     job = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
     def run(rank: int) -> Outcome:
         own = {**variables, **job, "RANK": str(rank), "OMP_NUM_THREADS": "1"}
-        return preloaded(program, *args, timeout=120, **own)
+        return preloaded(program, timeout=120, **own)
 
     with ThreadPoolExecutor(world) as pool:
         return list(pool.map(run, range(world)))
