@@ -35,7 +35,6 @@ def threads_as_ranks() -> None:
 
     results: list[float] = []
     world = threaded._install_threaded_pg()
-    import torch.distributed as dist
 
     store = dist.HashStore()
 
@@ -55,14 +54,3 @@ def threads_as_ranks() -> None:
     say(results=results, world=type(world).__name__)
     threaded._uninstall_threaded_pg()
     os._exit(0)
-
-
-def thousands_of_fake_ranks() -> None:
-    """The fake backend at a world size of 4,096."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=7, world_size=4096)
-    groups = [dist.new_group(list(range(n, 4096, 64))) for n in range(20)]
-    for one in groups:
-        dist.all_reduce(torch.ones(2), group=one)
-    say(size=dist.get_world_size(), rank=dist.get_rank())
