@@ -13,6 +13,7 @@ import inspect
 import logging
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -230,3 +231,40 @@ def jumping_clock() -> None:
     script += "    dist.all_reduce(t); s.set('a', 'b')\nprint('end')\n"
     env = {**os.environ, **({} if made.returncode else {"LD_PRELOAD": str(library)})}
     ran([sys.executable, "-c", script], env=env)
+
+
+def loaders_of_data(dist: Any) -> None:
+    """DataLoaders with workers, epoch after epoch, by fork and spawn, one that fails and one that
+    is killed."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    for method, count, epochs in (("fork", 4, 5), ("spawn", 2, 1)):
+        loader: Any = DataLoader(_Data(), num_workers=count, multiprocessing_context=method)
+        total = sum(float(x.sum()) for _ in range(epochs) for x in loader)
+        say(method=method, total=total, reduced=reduce(dist))
+    for bad in (3, 4):
+        data = _Data()
+        data.bad = bad
+        try:
+            for one in DataLoader(data, num_workers=2):
+                torch.ones(1).add_(one.sum())
+        except Exception as error:
+            lines = [x for x in str(error).splitlines() if "0x" not in x and "pid" not in x]
+            say(kind=type(error).__name__, lines=lines[:1] + lines[-1:], count=len(lines))
+
+
+class _Data:
+    bad = -1
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, n: int) -> Any:
+        import torch
+
+        if self.bad == 3 and n == 7:
+            raise LookupError("mine")
+        if self.bad == 4 and n == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.ones(2) * n

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
+from collections import Counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from reliability.attacks.ground import group, say, told
+from reliability.attacks.ground import group, reduce, say, told
 
 
 def properties_that_raise() -> None:
@@ -54,3 +57,39 @@ def threads_as_ranks() -> None:
     say(results=results, world=type(world).__name__)
     threaded._uninstall_threaded_pg()
     os._exit(0)
+
+
+def tensor_subclasses() -> None:
+    """A subclass that counts what it is asked is asked for the program's calls only."""
+    seen: Counter[str] = Counter()
+
+    class Mine(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen[getattr(func, "__name__", str(func))] += 1
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    dist = group()
+    tensor = torch.ones(3).as_subclass(Mine)
+    seen.clear()
+    for _ in range(2):
+        dist.all_reduce(tensor)
+        dist.broadcast(tensor, 0)
+    say(seen=sorted(seen.items()))
+
+
+def life_of_groups() -> None:
+    """A destroyed group, a store and its port are free at once."""
+    port = 0
+    for _ in range(3):
+        store = dist.TCPStore("127.0.0.1", port, 1, True, wait_for_workers=False)
+        port = store.port
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        reduce(dist)
+        ref = weakref.ref(dist.group.WORLD)
+        dist.destroy_process_group()
+        del store
+        gc.collect()
+        say(gone=ref() is None)
