@@ -57,7 +57,7 @@ def take_off(error: BaseException) -> None:
             entry.tb_next = inner
 
 
-def is_of_asked(error: BaseException) -> bool:
+def is_of_program(error: BaseException) -> bool:
     """Whether the program's own code (a ``__hash__``), which we called, raised ``error``."""
     traceback = foreign.innermost(error)
     if traceback is None:

@@ -31,12 +31,12 @@ from disttrace.journal.segment import filesystem
 from disttrace.journal.standard_library import Paused, StandardLibrary
 from disttrace.journal.writer import JournalWriter, make_folder_below
 from disttrace.lifecycle import detached, gil_free_stacks, last_word, listeners
+from disttrace.lifecycle.announcer import Announcer
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending, end_process
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.heartbeat import COMPARE_NS, IN_MEMORY, InStep, Live, Periodic, Syncing
 from disttrace.lifecycle.last_word import ExitSummary
-from disttrace.lifecycle.voice import Voice
 from disttrace.recording import forks
 from disttrace.recording.core import choose
 from disttrace.recording.interning import LOCK
@@ -83,25 +83,27 @@ class Session:
         self._summary = ExitSummary(
             config, self.identity, lambda: self._journal is not None, joined_as
         )
-        self._voice: Voice | None = None
+        self._announcer: Announcer | None = None
         self._without_gil = without_gil = GilFreeStacks(self.capture)
         self._in_step: InStep | None = None
         tasks: list[Periodic] = []
         if config.heartbeat:
             begun = functools.partial(getattr, self.recorder.core, "begun")
-            voice = Voice(config, self._companion, self._progress_mark, end_process, begun)
-            voice.sample = lambda: self.live.sample()
-            self.capture.on_stopping = voice.ask_for_stacks
-            in_step = InStep(self.recorder.courses, config.dir, voice.suspect)
+            announcer = Announcer(config, self._companion, self._progress_mark, end_process, begun)
+            announcer.sample = lambda: self.live.sample()
+            self.capture.on_stopping = announcer.ask_for_stacks
+            in_step = InStep(self.recorder.courses, config.dir, announcer.suspect)
             tasks = [
                 Periodic(gil_free_stacks.PART, without_gil.look),
-                Periodic("telling of stalls", lambda _: voice.look(), lambda: voice.pause_ns),
+                Periodic(
+                    "telling of stalls", lambda _: announcer.look(), lambda: announcer.pause_ns
+                ),
                 Periodic("comparisons of calls between ranks", in_step.look, lambda: COMPARE_NS),
             ]
             if filesystem(config.dir) not in IN_MEMORY:
                 syncing = Syncing(self.capture, without_gil)
                 tasks.append(Periodic("writing the journal to the disk", syncing.look))
-            self._voice, self._in_step = voice, in_step
+            self._announcer, self._in_step = announcer, in_step
         self.live = Live(
             self.capture, beats=config.heartbeat, further=tasks, without_gil=without_gil
         )
@@ -193,8 +195,8 @@ class Session:
                 f"the journal of process {os.getpid()} lies in {folder} itself, for {instead_of}",
             )
         self._without_gil.start(journal.definitions)
-        if self._voice is not None:
-            self._voice.start(self.identity)
+        if self._announcer is not None:
+            self._announcer.start(self.identity)
         if self._in_step is not None:
             self._in_step.start(self.identity)
         self._companion.enter(self.identity)
@@ -226,16 +228,16 @@ class Session:
         self.recorder.close()
 
     def _last_word(self, code: int, *, failed: bool) -> None:
-        if self._voice is None:
+        if self._announcer is None:
             return
         if failed and self._journal is not None:
-            self._companion.farewell(self.identity)
+            self._companion.stay_after_failure(self.identity)
         try:
-            self._voice.finish()
-            stands = self._voice.stands
+            self._announcer.finish()
+            stands = self._announcer.stands
             found = last_word.ask(self.config, self.identity, code=code, stands=stands)
             if found is not None:
-                self._voice.announce(found.get("lines"), found.get("objects"))
+                self._announcer.announce(found.get("lines"), found.get("objects"))
                 listeners.tell(found.get("objects"))
             listeners.wait()
         except foreign.ours(OSError, ValueError, RuntimeError):

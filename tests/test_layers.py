@@ -79,7 +79,7 @@ SHARED = (
     "disttrace.journal.format",
     "disttrace.journal.proc",
     "disttrace.journal.standard_library",
-    "disttrace.lifecycle.meeting",
+    "disttrace.lifecycle.rendezvous_folder",
     "disttrace.recording.shown",
     "disttrace.redact",
     "disttrace.redact.short_options",

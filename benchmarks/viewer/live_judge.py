@@ -97,7 +97,7 @@ def measured(hosts: int, rounds: int, fault: str, parted: int = 0) -> str:
         least = float("inf")
         for _ in range(rounds):
             judge = job.judge(0)
-            vars(words)["voices"] = lambda *_, **__: ["of host0"]  # its ranks do not run here
+            vars(words)["announcers"] = lambda *_, **__: ["of host0"]  # its ranks do not run here
             peers = judge.peers
             peers.join = lambda *_: True  # type: ignore[method-assign]
             peers.settled = lambda: SERVER  # type: ignore[method-assign]

@@ -118,7 +118,7 @@ class Digests:
             module = (capture.module_of() or {}).get("module")
             named = op if module is None else f"{op} of {module}"
             capture.recorder.note("nonfinite", group=entry.n, op=named, q=seq, **keys)
-        capture.recorder.courses.value(entry.meeting("inputs"), [op, number, finite])
+        capture.recorder.courses.value(entry.shared_key("inputs"), [op, number, finite])
 
     def take(
         self,
@@ -159,7 +159,7 @@ class Digests:
         keys = {"group": entry.n, "op": op, "name": name or None, "q": number, "v": value}
         given = {key: one for key, one in {**keys, "stack": stack}.items() if one is not None}
         capture.recorder.note("digest", **given)
-        capture.recorder.courses.value(entry.meeting("values"), [op, name, number, value])
+        capture.recorder.courses.value(entry.shared_key("values"), [op, name, number, value])
 
 
 def digest(tensors: Iterable[torch.Tensor]) -> int | None:

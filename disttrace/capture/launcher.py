@@ -33,12 +33,12 @@ class Workers:
         self._recorder = recorder
         self._left_journal = left_journal
         self._running: set[int] = set()
-        self._told: set[int] = set()  # were sent a signal by this process
+        self._known: set[int] = set()  # were sent a signal by this process
 
     def started(self, context: Any) -> None:
         for local_rank, pid in context.pids().items():
             self._running.add(pid)
-            self._told.discard(pid)
+            self._known.discard(pid)
             self._note(context, local_rank, pid, "started", {})
 
     def look(self, context: Any, *, now: bool = False) -> None:
@@ -54,12 +54,12 @@ class Workers:
     def about_to_end(self, context: Any) -> bool:
         """Those that still run are about to be ended; whether there are any."""
         running = [pid for _, pid, _ in _codes(context, ask=False) if pid in self._running]
-        self._told.update(running)
+        self._known.update(running)
         return bool(running)
 
     def tell(self, pid: int) -> None:
-        if len(self._told) < _MOST:
-            self._told.add(pid)
+        if len(self._known) < _MOST:
+            self._known.add(pid)
 
     def child(self, pid: int, code: int) -> None:
         """A child of multiprocessing ended badly. Recorded where there is a journal, or where it
@@ -69,11 +69,11 @@ class Workers:
             return
         event = self._how(pid, code)
         if self._recorder.is_open or (event == "failed" and self._left_journal(pid, False)):
-            self._told.discard(pid)
+            self._known.discard(pid)
             self._recorder.note("worker", pid=pid, event=event, **_code(code))
 
     def _how(self, pid: int, code: int) -> str:
-        if pid in self._told:
+        if pid in self._known:
             return "killed"
         return "failed" if code else "exited"
 
@@ -258,7 +258,7 @@ def _operation(
         given = arguments(owner, *args, **kwargs)
         if given is None:
             return None
-        given = _told(given)
+        given = _known(given)
         operation = capture.begin_composed(frame, op, str(given), args=given)
         calls[operation.n] = given
         return operation
@@ -267,12 +267,12 @@ def _operation(
         if operation is None:
             return
         given = calls.pop(operation.n)
-        found = _told((outcome and outcome(*args, **kwargs)) or {})
+        found = _known((outcome and outcome(*args, **kwargs)) or {})
         if found:
             capture.recorder.define("call", n=operation.call.n, args={**given, **found})
 
     return lambda original: compose(capture, PART, original, enter, left)
 
 
-def _told(keys: dict[str, Any]) -> dict[str, Any]:
+def _known(keys: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if value is not None}

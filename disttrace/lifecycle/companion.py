@@ -26,7 +26,7 @@ from disttrace.journal import proc
 from disttrace.journal.descriptors import attempt
 from disttrace.journal.format import opened_own
 from disttrace.lifecycle import detached
-from disttrace.lifecycle.meeting import namespace, place
+from disttrace.lifecycle.rendezvous_folder import namespace, place
 
 _MAIN = "disttrace_viewer.companion.__main__"
 _REGISTRY = ".otlp"
@@ -141,7 +141,7 @@ class Companion:
             return on_host == 1
         return not attempt(self._roll.beside, identity)
 
-    def farewell(self, identity: Identity) -> None:
+    def stay_after_failure(self, identity: Identity) -> None:
         """This process failed: keep a companion until other hosts have asked why."""
         if self.has_other_hosts(identity):
             self.start(identity)

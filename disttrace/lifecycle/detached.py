@@ -23,7 +23,7 @@ from disttrace.journal import compiled, proc
 from disttrace.journal.descriptors import attempt
 from disttrace.journal.format import opened_own
 from disttrace.journal.standard_library import bare_command
-from disttrace.lifecycle.meeting import namespace, records_in
+from disttrace.lifecycle.rendezvous_folder import namespace, records_in
 from disttrace.project import absolute
 
 _AUTO_INSTRUMENTATION = os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")

@@ -18,7 +18,7 @@ from disttrace.journal.format import CALLS_SUFFIX, HEARTBEAT_NS, is_plain_name, 
 from disttrace.journal.originals import Empty, SimpleQueue, get_ident
 from disttrace.lifecycle.companion import Roll
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
-from disttrace.lifecycle.meeting import place
+from disttrace.lifecycle.rendezvous_folder import place
 from disttrace.lifecycle.stack_sampler import Stacks
 from disttrace.recording import background, shown
 from disttrace.recording.background import SOON_NS

@@ -310,7 +310,7 @@ typedef struct {
        None where the hash does, True where the object never changes, too}. */
     PyObject *kinds, *tensor;
     PyObject *of_tensors; /* see call_key.py */
-    PyObject *overridden, *unasked; /* see call_key.py */
+    PyObject *overridden, *tensor_key; /* see call_key.py */
     PyObject *plain; /* what characters of a store's key are: 0 look closer, 1 plain, 2 of a run */
 } Core;
 
@@ -677,7 +677,7 @@ static int push_tensor(Core *core, Key *key, PyObject *tensor) {
     int done = push(key, TENSOR), overridden = is_overridden(core, tensor);
     if (overridden) {
         PyObject *read =
-            overridden > 0 ? PyObject_CallFunctionObjArgs(core->unasked, tensor, NULL) : NULL;
+            overridden > 0 ? PyObject_CallFunctionObjArgs(core->tensor_key, tensor, NULL) : NULL;
         done = read && done > 0 ? push_value(core, key, read, 1) : read ? done : -1;
         Py_XDECREF(read);
         return done;
@@ -1003,7 +1003,7 @@ static PyMemberDef core_members[] = {
     {"tensor", T_OBJECT, offsetof(Core, tensor), 0, "torch.Tensor."},
     {"of_tensors", T_OBJECT, offsetof(Core, of_tensors), 0, "See call_key.of_tensors."},
     {"overridden", T_OBJECT, offsetof(Core, overridden), 0, "See call_key.overridden."},
-    {"unasked", T_OBJECT, offsetof(Core, unasked), 0, "See call_key.unasked."},
+    {"tensor_key", T_OBJECT, offsetof(Core, tensor_key), 0, "See call_key.tensor_key."},
     {"kinds", T_OBJECT, offsetof(Core, kinds), 0, "See call_key.kinds."},
     {"plain", T_OBJECT, offsetof(Core, plain), 0, "See redact.Masker.plain."},
     {NULL},

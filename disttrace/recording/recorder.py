@@ -105,7 +105,7 @@ class Recorder(InternTable):
         if not operation.ended:
             self.core.lost(operation, b',"o":1' if asked else b"")
 
-    def asked(self, operation: Operation, how: str) -> None:
+    def polled(self, operation: Operation, how: str) -> None:
         """The program polled for completion, or took a future (``get_future``, ...)."""
         asked = (operation.n, self.since(operation), json_text(how))
         self.core.record(fmt.ASKED_LINE % asked)
@@ -259,9 +259,9 @@ class Recorder(InternTable):
             for record in (*self._opening(), *self.threads_seen):
                 journal.define(record)
             self._journal = journal
-            self._roll(journal)
+            self._next_segment(journal)
 
-    def _roll(self, journal: JournalWriter, *last: bytes) -> None:
+    def _next_segment(self, journal: JournalWriter, *last: bytes) -> None:
         """Go on in the next segment, with the lines ``last`` as its first of ours."""
         number = journal.number + 1
         head = {"seg": number, "format": fmt.FORMAT, "process": self._process(), "t": self.now()}
@@ -291,7 +291,7 @@ class Recorder(InternTable):
             except SegmentLost as lost:
                 self._lose(journal, lost, line)
             except SegmentFull:
-                self._roll(journal, line)
+                self._next_segment(journal, line)
             else:
                 self._publish(journal, (line,))
 
@@ -301,7 +301,7 @@ class Recorder(InternTable):
         self._losses += bool(why)
         if self._losses > _LOSSES:
             raise OSError(why)
-        self._roll(journal, line)
+        self._next_segment(journal, line)
         if why:
             self._on_loss(why)
 

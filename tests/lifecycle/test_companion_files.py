@@ -134,7 +134,7 @@ def test_a_failure_is_left_behind_where_journals_are_elsewhere(
 ) -> None:
     """Else whoever looks finds it in the folder, and no process is started at a process's end."""
     monkeypatch.setenv("WORLD_SIZE", world)
-    bench.exporter.farewell(bench.identity)
+    bench.exporter.stay_after_failure(bench.identity)
     assert bool(bench.sentences) == started
 
 
@@ -217,7 +217,7 @@ def test_a_host_that_none_answers_prints_what_it_knows(folder: Path) -> None:
     judge = Judge(order(where(folder, 0), host="host0", root=str(folder)))
     judge.peers.join = lambda *_: False  # type: ignore[method-assign]
     told = judge.verdict()
-    assert told["voices"]
+    assert told["announcers"]
     assert "nothing is known of ranks 2-5: no store of the job leads to them" in told["lines"]
     assert told["lines"][-1].endswith(f"disttrace diagnose {folder}")
     judge.peers.close()

@@ -20,10 +20,10 @@ import pytest
 from disttrace.identity import Identity
 from disttrace.journal import proc
 from disttrace.journal.segment import filesystem
-from disttrace.lifecycle import meeting as meeting
+from disttrace.lifecycle import rendezvous_folder
 from disttrace.lifecycle.companion import Roll
 from disttrace.lifecycle.heartbeat import IN_MEMORY, RARELY_NS, Syncing
-from disttrace.lifecycle.meeting import namespace, own_folder, place
+from disttrace.lifecycle.rendezvous_folder import namespace, own_folder, place
 from disttrace_viewer.companion.reading import OwnJournals
 from disttrace_viewer.companion.service import SETTLED_S, sweep
 from support.journals import Journal
@@ -111,7 +111,7 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found = tmp_path / "tmp"
     found.mkdir()
     found.chmod(0o1777)
-    monkeypatch.setattr(meeting, "PARENT", str(found))
+    monkeypatch.setattr(rendezvous_folder, "PARENT", str(found))
     return found
 
 

@@ -22,10 +22,9 @@ import disttrace
 from disttrace import integrations
 from disttrace.config import resolve
 from disttrace.identity import Identity
-from disttrace.lifecycle import listeners
-from disttrace.lifecycle import meeting as meeting
+from disttrace.lifecycle import listeners, rendezvous_folder
+from disttrace.lifecycle.announcer import Announcer
 from disttrace.lifecycle.companion import Companion
-from disttrace.lifecycle.voice import Voice
 from support.journals import MS
 from support.preloaded import preloaded
 from support.processes import clean_environ, run_program, wait_until
@@ -231,7 +230,7 @@ LIMIT_S = 10.0
 @pytest.fixture(autouse=True)
 def own_place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left where other processes of this user meet."""
-    monkeypatch.setattr(meeting, "PARENT", str(tmp_path_factory.mktemp("meeting")))
+    monkeypatch.setattr(rendezvous_folder, "PARENT", str(tmp_path_factory.mktemp("meeting")))
 
 
 @pytest.mark.parametrize(("kind", "started"), [("store", 1), ("collective", 0), (None, 1)])
@@ -248,13 +247,13 @@ def test_polling_is_standing_still(
     config, _ = resolve({"dir": tmp_path, "stall": LIMIT_S}, {})
     companion = Companion(config, lambda part, sentence: True)
     asked, got_on = [0], [0]
-    voice = Voice(config, companion, lambda: asked[0], lambda code: None, lambda: got_on[0])
-    voice.start(identity)
+    announcer = Announcer(config, companion, lambda: asked[0], lambda code: None, lambda: got_on[0])
+    announcer.start(identity)
     for look in range(1, 13):  # 6 s: past four tenths of the limit
         now[0] = look * 500 * MS
         asked[0] += kind is not None
         got_on[0] += kind == "collective"
-        voice.look()
+        announcer.look()
     assert len(starts) == started
 
 
@@ -269,8 +268,8 @@ class Ears:
         config, _ = resolve(settings, {})
         companion = Companion(config, lambda part, sentence: True)
         self.file = Path(companion.announcements(self.identity))
-        self.voice = Voice(config, companion, lambda: 0, self.ended.append, lambda: 0)
-        self.voice.sample = self.note
+        self.announcer = Announcer(config, companion, lambda: 0, self.ended.append, lambda: 0)
+        self.announcer.sample = self.note
 
     def note(self) -> None:
         self.noted += 1
@@ -281,7 +280,7 @@ class Ears:
 
     def hear(self) -> tuple[list[int], int]:
         """Exit codes with which it was ended, and how often it noted where its threads are."""
-        self.voice.look()
+        self.announcer.look()
         return self.ended, self.noted
 
 
@@ -294,7 +293,7 @@ def order(ears: Ears) -> None:
 def test_orders_are_obeyed_by_those_that_they_name(tmp_path: Path) -> None:
     """Each once; the launcher may be the parent's parent."""
     ears = Ears(tmp_path)
-    ears.voice.start(ears.identity)
+    ears.announcer.start(ears.identity)
     order(ears)
     assert ears.hear() == ([75], 1)
     assert ears.hear() == ([75], 1)
@@ -306,12 +305,12 @@ def test_orders_are_obeyed_by_those_that_they_name(tmp_path: Path) -> None:
 def test_others_orders(tmp_path: Path, capfd: pytest.CaptureFixture[str], named: object) -> None:
     """Nor are those that name nobody, as older companions wrote them."""
     ears = Ears(tmp_path)
-    ears.voice.start(ears.identity)
+    ears.announcer.start(ears.identity)
     ears.write(**{"abort": 75, "for": named})
     ears.write(stacks=1, under=named)
     ears.write(abort=75)
     ears.write(stacks=1)
-    ears.write(n=1, voice="0" * 32, lines=["for somebody else"])
+    ears.write(n=1, announcer="0" * 32, lines=["for somebody else"])
     assert ears.hear() == ([], 0)
     assert capfd.readouterr().err == ""
 
@@ -320,7 +319,7 @@ def test_others_orders(tmp_path: Path, capfd: pytest.CaptureFixture[str], named:
 def test_who_did_not_ask_to_be_ended_is_not(tmp_path: Path, on_stall: str | None) -> None:
     """Only a process of whom DISTTRACE_ON_STALL=abort was asked itself."""
     ears = Ears(tmp_path, on_stall=on_stall)
-    ears.voice.start(ears.identity)
+    ears.announcer.start(ears.identity)
     order(ears)
     assert ears.hear() == ([], 1)
 
@@ -329,10 +328,10 @@ def test_what_was_there_before_stays(tmp_path: Path, capfd: pytest.CaptureFixtur
     """A companion that was killed with its job leaves its file behind, even with our id in it."""
     ears = Ears(tmp_path)
     order(ears)
-    ears.write(n=1, voice=ears.identity.process, lines=["of yesterday"])
-    ears.voice.start(ears.identity)
+    ears.write(n=1, announcer=ears.identity.process, lines=["of yesterday"])
+    ears.announcer.start(ears.identity)
     assert ears.hear() == ([], 0)
-    ears.write(n=2, voice=ears.identity.process, lines=["of today"])
+    ears.write(n=2, announcer=ears.identity.process, lines=["of today"])
     ears.hear()
     assert re.fullmatch(r"\ndisttrace: of today \(\d\d:\d\d:\d\d\)\n", capfd.readouterr().err)
 
@@ -340,7 +339,7 @@ def test_what_was_there_before_stays(tmp_path: Path, capfd: pytest.CaptureFixtur
 def test_lines_begin_where_a_line_begins() -> None:
     """A progress bar leaves its line open."""
     script = (
-        "import sys; from disttrace.lifecycle.voice import _print\n"
+        "import sys; from disttrace.lifecycle.announcer import _print\n"
         "sys.stderr.write('bar 10%'); _print(['stalled: a', 'more: b'])"
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stderr
@@ -350,10 +349,10 @@ def test_lines_begin_where_a_line_begins() -> None:
 def test_programs_read_objects(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """DISTTRACE_LOG=json: one object a line, and no line for people; of an order to end, too."""
     ears = Ears(tmp_path, log="json")
-    ears.voice.start(ears.identity)
+    ears.announcer.start(ears.identity)
     found = {"disttrace": 1, "kind": "stalled", "at": 1.5, "summary": "Rank 1 never\x1b joined"}
     me = ears.identity.process
-    ears.write(n=1, voice=me, lines=["stalled: Rank 1", "more: x"], objects=[found])
+    ears.write(n=1, announcer=me, lines=["stalled: Rank 1", "more: x"], objects=[found])
     ears.hear()
     assert json.loads(capfd.readouterr().err) == found
     order(ears)
@@ -370,7 +369,7 @@ def test_a_file_in_the_place_of_another_is_read_from_its_start(tmp_path: Path) -
     """The next companion makes one anew, which may be longer by the time somebody looks."""
     ears = Ears(tmp_path)
     ears.write(stacks=1)
-    ears.voice.start(ears.identity)
+    ears.announcer.start(ears.identity)
     assert ears.hear() == ([], 0)
     other = ears.file.with_suffix(".new")
     other.touch()

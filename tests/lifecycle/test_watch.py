@@ -47,7 +47,7 @@ class Told(Watch):
         self.now = at
         found: dict[str, Any] = {
             "signature": [["missing_participant", [*missing], "g", 3, None]] if missing else [],
-            "lines": [f"stalled: {missing}"], "voices": ["me"],
+            "lines": [f"stalled: {missing}"], "announcers": ["me"],
             "notes": [f"waiting: {spare}"] if spare else [], "noted": [*spare],
             "alert": {"report": ""}, "ops": [], "objects": [],
             "aborting": self.aborting, "waiting": True, "over": False, "next_s": 5.0,
@@ -262,7 +262,7 @@ def test_the_mute_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fro
         journal.beat(4 if frozen and journal.rank == 0 else 20)
     told = judged(tmp_path, monkeypatch, all_live)
     ranks = {process.id: process.rank for process in load([str(tmp_path)]).processes}
-    assert [ranks[one] for one in told["voices"]] == ([1, 0] if frozen else [0, 1])
+    assert [ranks[one] for one in told["announcers"]] == ([1, 0] if frozen else [0, 1])
 
 
 def test_where_nothing_joins_companions_that_of_the_best_speaks(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_where_nothing_joins_companions_that_of_the_best_speaks(tmp_path: Path) 
             journal.begin(journal.collective(group), 200 * MS, q=3)
     case, _ = scenes.verdict(tmp_path, look=all_live)
     ids = [process.id for process in case.evidence.trace.processes]
-    said = [words.voices(case, {one}, {0, 1}, anywhere=False) for one in reversed(ids)]
+    said = [words.announcers(case, {one}, {0, 1}, anywhere=False) for one in reversed(ids)]
     assert sorted(said) == [[], [min(case.evidence.trace.processes, key=lambda p: p.rank or 0).id]]
 
 
@@ -290,7 +290,7 @@ def test_one_whose_main_thread_failed_speaks_where_nobody_else_can(
         journal.beat(20)
     told = judged(tmp_path, monkeypatch, all_live)
     assert "Rank 1 failed: ValueError" in told["lines"][0]  # of rank 0 nothing is known
-    assert len(told["voices"]) == 1
+    assert len(told["announcers"]) == 1
 
 
 def test_its_modules_are_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,8 @@ class Judge:
         if not verdict:  # another host prints
             self.due = now + 1.0
             return
-        if verdict["signature"] and verdict["signature"] != self.signature and verdict["voices"]:
+        signature = verdict["announcers"] and verdict["signature"]
+        if signature and signature != self.signature:
             lacks = [line for line in verdict["lines"] if "nothing is known" in line]
             self.said.append((now - begun, "".join(lacks)[:70], verdict["lines"][0]))
         self.signature = verdict["signature"] or self.signature

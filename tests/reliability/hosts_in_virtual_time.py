@@ -41,7 +41,7 @@ JOB = "a job"
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class Announcer:
     """What was said: by which host, when, without a server, and of how many hosts it is."""
 
     host: int
@@ -184,7 +184,7 @@ class Wire(Network):
 class Host:
     """A companion: what it does of a verdict is here in a few lines, the rest is its station."""
 
-    def __init__(self, network: Between, voices: list[Voice]) -> None:
+    def __init__(self, network: Between, voices: list[Announcer]) -> None:
         self.wire = Wire(network)
         self.number = self.wire.number
         self.station: Endpoint = Endpoint(
@@ -250,12 +250,12 @@ class Host:
         """A picture that was told is not told anew, nor one with less in it."""
         if self._said is None or known > self._said[1] or (self._said[0] and not alone):
             self._said = (alone, known)
-            self._voices.append(Voice(self.number, self.wire.now(), alone, known, size))
+            self._voices.append(Announcer(self.number, self.wire.now(), alone, known, size))
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    voices: tuple[Voice, ...]
+    voices: tuple[Announcer, ...]
     messages: int
 
 
@@ -265,7 +265,7 @@ CASES = ("normal", "server dies", "server stops", "a tenth stops", "partition")
 def stall(hosts: int, case: str, seed: int = 1, until_s: float = 40.0) -> Outcome:
     """All but one host begin to wait within a tenth of a second."""
     draw = random.Random(seed)
-    network, voices = Between(), list[Voice]()
+    network, voices = Between(), list[Announcer]()
     clock = Clock()
     all_of = [Host(network, voices) for _ in range(hosts)]
     if case == "partition":

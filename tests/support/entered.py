@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-import disttrace.lifecycle.meeting  # noqa: F401 - what an import runs, a reader does not enter
+import disttrace.lifecycle.rendezvous_folder  # noqa: F401 - what an import runs, a reader does not enter
 from test_layers import RECORDER, VIEWER, VIEWER_ROOMS, room
 
 

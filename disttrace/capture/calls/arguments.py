@@ -93,12 +93,12 @@ def of_slots(
     told = sent or received
     with torch._C.DisableTorchFunction():
         # A mode or a class of the program's is not asked: it would see what the program never did.
-        sizes, devices = _told(_bytes, told), _told(_device, told[:1])
+        sizes, devices = _of_each(_bytes, told), _of_each(_device, told[:1])
         return CallArguments(
             device=devices[0].type if devices else device,
             asynchronous=named.get("asynchronous"),
-            shapes=_told(_shape, told),
-            dtypes=_told(lambda tensor: _name_of(_dtype(tensor)), told),
+            shapes=_of_each(_shape, told),
+            dtypes=_of_each(lambda tensor: _name_of(_dtype(tensor)), told),
             bytes=sum(sizes) if sizes else None,
             splits=_splits(named),
             reduce_op=reduce_op,
@@ -109,7 +109,7 @@ def of_slots(
         )
 
 
-def _told(question: Callable[[Any], _T], tensors: list[Any]) -> list[_T] | None:
+def _of_each(question: Callable[[Any], _T], tensors: list[Any]) -> list[_T] | None:
     """An answer for each tensor; None without any, or where a sparse or nested one has none."""
     try:
         return [question(tensor) for tensor in tensors] or None
@@ -197,7 +197,7 @@ def _splits(named: Mapping[str, Any]) -> list[list[int]] | None:
 def _rest(named: Mapping[str, Any], sent: list[Any], received: list[Any]) -> dict[str, Any] | None:
     rest: dict[str, Any] = {}
     if sent and received:
-        rest["output_shapes"] = _told(_shape, received)
+        rest["output_shapes"] = _of_each(_shape, received)
     timeout = named.get("timeout")
     if foreign.is_a(timeout, datetime.timedelta):
         rest["timeout"] = foreign.plain(timeout)

@@ -123,7 +123,7 @@ def install_queries(capture: Capture) -> None:
         def look(result: Any, work: Any, *args: Any, **kwargs: Any) -> None:
             operation = get(work)
             if operation is not None and not threads.state.inside:
-                works.asked(operation, name)
+                works.polled(operation, name)
                 if tells:
                     works.observed(operation, complete=bool(result))
                 elif outlives:
@@ -134,7 +134,7 @@ def install_queries(capture: Capture) -> None:
     def handed(result: Any, reducer: Any, work: Any, *args: Any, **kwargs: Any) -> None:
         operation = works.get(work)
         if operation is not None:
-            works.asked(operation, "Reducer")
+            works.polled(operation, "Reducer")
 
     def instrument(owner: type) -> None:
         for name in METHODS:

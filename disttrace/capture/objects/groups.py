@@ -47,7 +47,7 @@ class GroupEntry:
         preferred = ("cuda", "xpu", "cpu", *self.backends)
         return next((device for device in preferred if device in self.backends), None)
 
-    def meeting(self, backend: str | None) -> list[object]:
+    def shared_key(self, backend: str | None) -> list[object]:
         """What is equal for all members of this group, and for no other group of theirs."""
         told = (self.keys.get(key) for key in ("name", "nth", "ranks", "size"))
         return [backend, None if self.store is None else self.store.prefix, *told]
@@ -159,7 +159,7 @@ class Groups:
         """Definitions of stores and groups, for the journal of a forked child."""
         entries = list(self._definitions.values())
         stores = self._stores.definitions(e.store for e in entries if e.store is not None)
-        return stores + [{fmt.DEF: "group", "n": e.n, **_said(e)} for e in entries]
+        return stores + [{fmt.DEF: "group", "n": e.n, **_record_keys(e)} for e in entries]
 
     def in_child(self) -> None:
         """After a fork: the child has its parent's groups since then, by its own clock."""
@@ -199,7 +199,7 @@ class Groups:
         if n > 0:
             self._forget()
             self._definitions[entry.n] = entry
-            self._recorder.define("group", n=entry.n, **_said(entry))
+            self._recorder.define("group", n=entry.n, **_record_keys(entry))
         self._registry.add(group, entry)
         for tell in self.on_new:
             tell(group, entry)
@@ -244,7 +244,7 @@ class Groups:
         return None
 
 
-def _said(entry: GroupEntry) -> dict[str, Any]:
+def _record_keys(entry: GroupEntry) -> dict[str, Any]:
     """The keys of a group's record: the store by its number."""
     store = entry.store
     return entry.keys if store is None or store.n < 0 else {**entry.keys, "store": store.n}

@@ -135,11 +135,11 @@ class Works:
         except foreign.ours(NotImplementedError, RuntimeError):
             return None
 
-    def asked(self, operation: Operation, how: str) -> None:
+    def polled(self, operation: Operation, how: str) -> None:
         """The program polled for completion by ``how``; the first time counts."""
         if not operation.asked:
             operation.asked = True
-            self._recorder.asked(operation, how)
+            self._recorder.polled(operation, how)
 
     def observed(self, operation: Operation, *, complete: bool) -> None:
         """Somebody who does not wait for an operation's Work saw whether it is complete."""

@@ -58,7 +58,7 @@ def define(
     made = capture.recorder.call(row.op, synchronous=asynchronous is False, counter=counter, **keys)
     if row.kind == COLLECTIVE and counter is not None and not getattr(made[0], "what", True):
         place = capture.recorder.places.get(stack or 0, 0)
-        told = (made[0], counter, entry.meeting(backend), keys, place)
+        told = (made[0], counter, entry.shared_key(backend), keys, place)
         dynamo.call_unseen(capture.recorder.courses.note, *told)
     return made
 

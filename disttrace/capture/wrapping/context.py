@@ -91,7 +91,7 @@ class Capture:
         if not foreign.is_ours(error):
             raise error
         scarce = foreign.is_a(error, RecursionError) or part in self.unordered
-        passing = errors.is_of_asked(error) or (scarce and errors.is_scarcity(error))
+        passing = errors.is_of_program(error) or (scarce and errors.is_scarcity(error))
         if passing and self._undescribed.get(part, 0) < _UNDESCRIBED:
             self._undescribed[part] = self._undescribed.get(part, 0) + 1
             if self._undescribed[part] == 1:

@@ -49,7 +49,7 @@ _of_tensors: Mapping[str, Any] = {
 _shape, _dtype, _is_cpu, _device = (one.__get__ for one in _of_tensors.values())
 
 
-def unasked(tensor: Any) -> Hashable:
+def tensor_key(tensor: Any) -> Hashable:
     """What tells a tensor from another, read past modes and classes of the program's."""
     with torch._C.DisableTorchFunction():
         return _shape(tensor), _dtype(tensor), _device(tensor)
@@ -130,7 +130,7 @@ def freeze(value: Any) -> Any:
     if id(kind) in _THEMSELVES or value is None:  # a metaclass may hash as it likes
         return value
     if issubclass(kind, torch.Tensor):
-        return unasked(value) if overridden(value) else _seen(value)
+        return tensor_key(value) if overridden(value) else _seen(value)
     if issubclass(kind, (list, tuple)):
         return tuple([freeze(item) for item in foreign.items_of(value)])
     if issubclass(kind, datetime.timedelta):
@@ -343,7 +343,7 @@ def read_options(capture: Capture, part: str) -> None:
     if core.name == PLAIN:
         return
     core.tensor, core.of_tensors, core.kinds = torch.Tensor, of_tensors(), kinds()
-    core.overridden, core.unasked = overridden, unasked
+    core.overridden, core.tensor_key = overridden, tensor_key
     core.modes = torch._C._len_torch_dispatch_stack
     for kind, names in list(core.kinds.items()):
         if not isinstance(names, tuple):

@@ -69,7 +69,7 @@ def test_realigning_moves_every_time_that_a_process_has(tmp_path: Path) -> None:
 
     fields = {
         "exit": made(Exit),
-        "told": made(Worker),
+        "reported": made(Worker),
         "latest_samples": {0: made(StackSample)},
         **{name: (made(Failure),) for name in ("failures", "handling")},
         "samples": (made(StackSample),), "workers": (made(Worker),), "sightings": (made(Sighting),),

@@ -389,10 +389,10 @@ def test_the_earlier_one_has_become_the_later_one(tmp_path: Path, said: bool) ->
     assert len(found.jobs) == 1
     one, two = (p for p in found.processes if p.pid == 7)
     assert one.exit is not None
-    assert (one.exit.how, one.told) == ("exec", None)
+    assert (one.exit.how, one.reported) == ("exec", None)
     assert (two.exit, two.rank, two.role, two.parent) == (None, 1, "worker", agent.process)
-    assert two.told is not None
-    assert two.told.code == 3
+    assert two.reported is not None
+    assert two.reported.code == 3
 
 
 @pytest.mark.parametrize("changed", ["pid_ns", "ticks"])

@@ -129,7 +129,7 @@ def first_shift(
             if call not in codes:
                 codes[call] = chr(len(codes) + 1)
         texts[member] = "".join([codes[call] for call in course])
-    classes = _alike(texts)
+    classes = _classes(texts)
     if len(classes) < 2:
         return None
     kinds = {code: kind(call) for call, code in codes.items()}
@@ -138,7 +138,7 @@ def first_shift(
     if view.apart is None:
         return None
     calls = {code: call for call, code in codes.items()}
-    return _told(view, size or len(courses), calls, kinds)
+    return _shift(view, size or len(courses), calls, kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class _View(Generic[K]):
     members: tuple[K, ...] = ()
 
 
-def _alike(texts: Mapping[K, str]) -> list[tuple[str, list[K]]]:
+def _classes(texts: Mapping[K, str]) -> list[tuple[str, list[K]]]:
     """Courses of which one is the beginning of the other are one; those of most members first."""
     found: list[tuple[str, list[K]]] = []
     for member, text in sorted(texts.items(), key=lambda item: -len(item[1])):
@@ -184,7 +184,7 @@ def _view(usual: str, classes: Sequence[tuple[str, list[K]]], kinds: Kinds) -> _
     return _View(usual, tuple(in_step), first, text, tuple(members))
 
 
-def _told(view: _View[K], size: int, calls: Mapping[str, C], kinds: Kinds) -> Shift[K, C]:
+def _shift(view: _View[K], size: int, calls: Mapping[str, C], kinds: Kinds) -> Shift[K, C]:
     apart, usual, other = view.apart, view.usual, view.other
     assert apart is not None
     members, others = view.members, view.in_step
@@ -208,7 +208,7 @@ def _told(view: _View[K], size: int, calls: Mapping[str, C], kinds: Kinds) -> Sh
             skipped = replace(apart.instead, sure=apart.sure)
             sides = {"usual": usual, "other": other, "members": members, "in_step": others}
             view = replace(view, apart=skipped, **sides)  # type: ignore[arg-type]
-            instead = _told(view, size, calls, kinds)
+            instead = _shift(view, size, calls, kinds)
     if _is_doubled(apart, usual, other) and len(other) > len(usual):
         # All that both made since is equal, and who seems to have left out a call has one more.
         apart = replace(apart, how=EXTRA)

@@ -153,7 +153,9 @@ def ends(
             communication[p.index],
             cut_ns,
             seen[p.index],
-            ended=p.told is None and p.parent in clearing and seen[p.index].code in FROM_OUTSIDE,
+            ended=p.reported is None
+            and p.parent in clearing
+            and seen[p.index].code in FROM_OUTSIDE,
         )
         for p in processes
     )
@@ -163,7 +165,7 @@ def _end(
     process: Process, told_of: Communication, cut_ns: int, seen: Observation, *, ended: bool
 ) -> End:
     """``ended``: its launcher, which has not reported so yet, was about to end it."""
-    reported = process.told
+    reported = process.reported
     killed = ended or (reported is not None and reported.event == "killed")
     code = seen.code if reported is None else reported.code
     dead = seen.alive is False or reported is not None
@@ -413,7 +415,9 @@ def interrupted_ns(processes: Iterable[Process]) -> int | None:
     # Those of an attempt before were ended when it failed, and that was none's interrupt.
     newest = {p.parent: p.attempt for p in sorted(started, key=lambda p: p.attempt or 0)}
     last = (p for p in started if p.attempt == newest[p.parent])
-    reported = [p.told.t_ns for p in last if p.told is not None and p.told.event == "killed"]
+    reported = [
+        p.reported.t_ns for p in last if p.reported is not None and p.reported.event == "killed"
+    ]
     return min([*found.values(), *reported])
 
 

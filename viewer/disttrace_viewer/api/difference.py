@@ -117,7 +117,7 @@ class Diff:
         streams = Streams(self._traces[0].model), Streams(self._traces[1].model)
         a, b = (
             _ComparedRun(
-                trace, of, {key: side for key, side in side_of.items() if self._asked(key[0])}
+                trace, of, {key: side for key, side in side_of.items() if self._wanted(key[0])}
             )
             for trace, of, side_of in zip(self._traces, streams, sides(*streams), strict=True)
         )
@@ -133,7 +133,7 @@ class Diff:
         gained = {one: (one.b_ns or 0) - (one.a_ns or 0) for one in found}
         return tuple(sorted(found, key=lambda one: (order.index(one.kind), -gained[one])))
 
-    def _asked(self, rank: int) -> bool:
+    def _wanted(self, rank: int) -> bool:
         return self._ranks is None or rank in self._ranks
 
     def to_dict(self) -> dict[str, Any]:

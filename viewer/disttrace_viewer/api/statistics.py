@@ -138,7 +138,7 @@ class Stats:
 
     def _answers(self, asked: Sequence[str] = ()) -> list[WhatIfOutcome]:
         """To questions; without any, those that are tried by themselves."""
-        questions = [asked_without(one, self._schedule) for one in asked]
+        questions = [parse_without(one, self._schedule) for one in asked]
         return [self._what_if.of(one) for one in questions] or self._what_if.best
 
     @cached_property
@@ -266,7 +266,7 @@ ROWS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 
 
-def asked_without(question: str, schedule: Schedule) -> Without:
+def parse_without(question: str, schedule: Schedule) -> Without:
     """``rank=2`` and the like; a line by its whole path or the end of it, a group by its id, name
     or description.
 

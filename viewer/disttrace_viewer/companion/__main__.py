@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
     except Exception as error:
         log.write(f"the companion of this job ended: {type(error).__name__}: {error}")
     _remove_if_empty(os.path.splitext(order.registry)[0] + ".log")
-    from disttrace.lifecycle.meeting import own_folder
+    from disttrace.lifecycle.rendezvous_folder import own_folder
 
     if (folder := own_folder()) is not None:
         service.sweep(folder)

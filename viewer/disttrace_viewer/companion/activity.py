@@ -235,7 +235,7 @@ def note(processes: Sequence[Process], but: Container[str] = frozenset()) -> Non
     for one, found in seen:
         if one.id in but:
             continue
-        if found.alive is False and one.told is None and not _known(one, SEEN_GONE):
+        if found.alive is False and one.reported is None and not _known(one, SEEN_GONE):
             if one.exit is None or (one.exit.code is None and found.code is not None):
                 _write(one, SEEN_GONE, found.code, living)
         elif found.is_stopped and not _known(one, STOPPED):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from disttrace.journal.format import CALLS_SUFFIX, is_plain_name, opened_own
-from disttrace.lifecycle.meeting import place
+from disttrace.lifecycle.rendezvous_folder import place
 from disttrace.recording.shown import FIRST_LINE, KEPT, Compared, Page, read, streams
 from disttrace_viewer.companion import protocol, slow
 from disttrace_viewer.companion.endpoint import ALONE, SEEKING, SERVER, PeerReply

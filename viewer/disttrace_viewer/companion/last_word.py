@@ -107,7 +107,7 @@ def _kept(
         mine = announced_beside(found.bases, found.case.evidence.trace)
         return [one for one in mine if float(one["at"]) >= since]
 
-    def is_said() -> bool:
+    def is_reported() -> bool:
         kinds = [one.get("kind") for one in before()]
         return FAILED in kinds or (not order.failed and kinds[-1:] == [GOING_ON])
 
@@ -117,7 +117,7 @@ def _kept(
     one = {"disttrace": 1, "at": time.time(), **values}
     whose = {"process": found.case.evidence.trace.processes[0].id}
     path = path_of(order.directory, names[0], order.root)
-    if not keep(path, [{**one, **whose}], is_said):
+    if not keep(path, [{**one, **whose}], is_reported):
         return None
     unsure = " (likely)" if one.get("certainty") == LIKELY and one["kind"] == FAILED else ""
     if len(json.dumps(one)) > _LONGEST:

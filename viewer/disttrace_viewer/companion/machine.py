@@ -94,12 +94,12 @@ def read_kernel_log(log: str, since_s: float, boot_s: float) -> list[HostTrouble
         at_s = boot_s + float(stamped[1])
         if at_s < since_s:
             continue
-        if (one := _told_by(stamped[2], at_s)) is not None:
+        if (one := _trouble_in(stamped[2], at_s)) is not None:
             found.setdefault((one.where, one.name, one.code), one)
     return list(found.values())
 
 
-def _told_by(line: str, at_s: float) -> HostTrouble | None:
+def _trouble_in(line: str, at_s: float) -> HostTrouble | None:
     found = ((where, pattern.search(line)) for where, pattern in _PATTERNS)
     where, match = next(((where, match) for where, match in found if match), ("", None))
     if match is None:

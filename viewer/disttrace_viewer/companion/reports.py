@@ -296,8 +296,8 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 def _record(one: Mapping[str, Any], names: Iterable[str], errors: Iterable[str]) -> dict[str, Any]:
     found = _only(one, names)
     if isinstance(text := one.get("text"), str) and "type" in found:
-        quoted = (_said(error) for error in errors if quotes(text, error))
-        found["text"] = "; ".join([_said(_whole(one)), *quoted])
+        quoted = (_public_text(error) for error in errors if quotes(text, error))
+        found["text"] = "; ".join([_public_text(_whole(one)), *quoted])
     if isinstance(causes := one.get("causes"), list):
         found["causes"] = [_error(text) for text in causes if isinstance(text, str)]
     return found
@@ -311,10 +311,10 @@ def _whole(failure: Mapping[str, Any]) -> str:
 def _error(text: str) -> str:
     name = text.partition(":")[0].strip()
     kind = name if name.replace(".", "_").isidentifier() else "an exception"
-    return f"{kind}: {_said(text)}"
+    return f"{kind}: {_public_text(text)}"
 
 
-def _said(text: str) -> str:
+def _public_text(text: str) -> str:
     """What stands for the text of an exception, and torch's own words in it."""
     return ": ".join([hidden(text), *filter(None, [", ".join(phrases(text))])])
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import disttrace.journal.format as fmt
 from disttrace.journal.proc import Entry, entries
-from disttrace.lifecycle.meeting import namespace
+from disttrace.lifecycle.rendezvous_folder import namespace
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.otlp.target import without_secrets
 from disttrace_viewer.trace.values import dataclass

@@ -273,7 +273,7 @@ _TELL_S, _RECENT_S = 5.0, 12.0
 HERE = "here"
 
 Say = Callable[[str, str, dict[str, Any], Sequence[str]], None]
-"""Gets kind, text, object and voices of an announcement."""
+"""Gets kind, text, object and announcers of an announcement."""
 
 
 class Slowness:
@@ -380,10 +380,10 @@ class Slowness:
         kind, values = OVER, {"summary": text}
         if not line.over:
             kind, values = KIND, object_of(line.slow, text, places, known)
-        voices = [one.definitions for one in self._followers.values()]
-        voices = [one for one in voices if one.is_agent or one.rank is not None]
-        voices.sort(key=lambda d: (not d.is_agent, d.rank is None, d.rank or 0))
-        self._say(kind, f"{kind}: {text}", values, [one.id for one in voices])
+        announcers = [one.definitions for one in self._followers.values()]
+        announcers = [one for one in announcers if one.is_agent or one.rank is not None]
+        announcers.sort(key=lambda d: (not d.is_agent, d.rank is None, d.rank or 0))
+        self._say(kind, f"{kind}: {text}", values, [one.id for one in announcers])
 
     @property
     def _places(self) -> Places:

@@ -276,7 +276,7 @@ class SlowRanks:
 
     def slow(self) -> list[Slow]:
         found = [
-            self._told(name, rank, group, one)
+            self._report(name, rank, group, one)
             for name, group in self._groups.items()
             for rank, one in group.watched.items()
             if one.slow
@@ -371,7 +371,7 @@ class SlowRanks:
         per_hour = _NS_PER_HOUR / SHORTEST_NS
         return math.log(RANK_HOURS * per_hour * max(1, self._tests[rank]) * len(BETS))
 
-    def _told(self, name: str, rank: int, group: _Group, one: _Watched) -> Slow:
+    def _report(self, name: str, rank: int, group: _Group, one: _Watched) -> Slow:
         place = max(one.places, key=lambda p: one.places[p], default="")
         return Slow(
             rank=rank,
@@ -442,7 +442,7 @@ class Telling:
         self._share = share
         self._seen: dict[int, float] = {}
         """When a rank was first found to be slow."""
-        self._told: dict[tuple[int, ...], float] = {}
+        self._report: dict[tuple[int, ...], float] = {}
         self._open: dict[tuple[int, ...], Notice] = {}
         """What was reported and is not over."""
 
@@ -476,9 +476,9 @@ class Telling:
             key = tuple(one.rank for one in notice.slow)
             if any(set(key) <= set(other) and other != key for other in self._open):
                 continue  # a part of a host that was reported
-            self._told = {k: at for k, at in self._told.items() if now - at < AGAIN_S}
-            if key not in self._told and len(self._told) < MOST:
-                self._told[key] = now
+            self._report = {k: at for k, at in self._report.items() if now - at < AGAIN_S}
+            if key not in self._report and len(self._report) < MOST:
+                self._report[key] = now
                 lines.append(notice)
                 self._open[key] = notice
             elif key in self._open:

@@ -94,7 +94,7 @@ class Judge:
         joined = self._join(local) or self._all_here
         self.retry_at = math.inf if joined else time.monotonic() + RETRY_S
 
-    def farewell(self) -> None:
+    def stay_after_failure(self) -> None:
         """The processes of this host have failed: those that wait for them shall know why."""
         local = self._local()
         trace, _ = trace_of(local)
@@ -126,7 +126,7 @@ class Judge:
 
         ``signature`` tells one picture from another and is empty where nothing is stalled.
         ``lines`` are for stderr; ``notes`` are too, where a rank waits while all others get on
-        (``noted`` tells them apart). ``alert`` is what a command gets besides. ``voices`` are ids
+        (``noted`` tells them apart). ``alert`` is what a command gets besides. ``announcers``: ids
         of processes of this host that may print, best first. At ``marks`` it is printed again.
         ``over``: no wait that was reported goes on (``going_on`` is empty where the ranks ended
         with their waits). ``aborting`` are identities of the processes that are to be ended, none
@@ -157,7 +157,7 @@ class Judge:
             if not received.senders and not received.elsewhere:
                 raise  # it is not by what others sent
             found = self._found_by(Received(), local, meets=meets)
-        if serves and found["signature"] and (self.peers.mute or not found["voices"]):
+        if serves and found["signature"] and (self.peers.mute or not found["announcers"]):
             self._hand_over(sent, local)
             return {}
         if serves and not found["signature"]:
@@ -212,13 +212,13 @@ class Judge:
         found = self._judged(received, None)
         errors = [f for f in found.findings if f.severity == ERROR]
         processes = found.case.evidence.trace.processes
-        ours = {processes[i].job for i in words.reached(found.case, errors, self._told)}
+        ours = {processes[i].job for i in words.reached(found.case, errors, self._reported)}
         if ours.issuperset(p.job for p in processes):
             return found
         return self._judged(received, {p.id for p in processes if p.job in ours})
 
     @property
-    def _told(self) -> set[str]:
+    def _reported(self) -> set[str]:
         return {process for process, _ in self._stalled}
 
     def _judged(self, received: Received, only: Set[str] | None) -> Verdict:
@@ -287,7 +287,7 @@ class Judge:
                 alone = self.peers.role == ALONE
                 why = "the host of rank 0 does not answer" if alone else f"{it} did not answer"
             text.insert(len(text) - 1, f"nothing is known of {named}: {why}")
-        concerned = words.reached(case, errors or notes, self._told)
+        concerned = words.reached(case, errors or notes, self._reported)
         ops = live.waits_of(case, errors)
         if ops:
             self._stalled = ops
@@ -304,7 +304,9 @@ class Judge:
             "alert": words.for_command(
                 case, judgement.findings, errors, self._order.job, self._order.root, elsewhere
             ),
-            "voices": words.voices(case, elsewhere, concerned, anywhere=bool(unknown) or meets),
+            "announcers": words.announcers(
+                case, elsewhere, concerned, anywhere=bool(unknown) or meets
+            ),
             "aborting": [
                 {**identity(p), "journal": definitions_name(p.paths[0])}
                 for p in (() if now.creating else trace.processes)
@@ -426,7 +428,7 @@ _DO: dict[bytes, Callable[[Judge, bytes], Any]] = {
     b"died": lambda judge, _: judge.verdict(DIED_S),
     b"ready": lambda judge, _: judge.ready(),
     b"mute": lambda judge, _: judge.peers.be_mute(),
-    b"farewell": lambda judge, _: judge.farewell(),
+    b"stay_after_failure": lambda judge, _: judge.stay_after_failure(),
     b"diverged": lambda judge, data: judge.divergence(*json.loads(data)),
 }
 """What each word on standard input asks for; what is none has no answer."""

@@ -1,7 +1,7 @@
 """The companion's duty of watching: when a job stands still, have one of its processes print why.
 
 It holds none of the program's pipes, so it writes into a file of its own what is to be printed and
-by which process (``disttrace/lifecycle/voice.py``). A child works out the verdict (``verdict.py``).
+by which process (``lifecycle/announcer.py``). A child works out the verdict (``verdict.py``).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Watch(Duty):
         if any(fmt.ends_with(fmt.definitions_name(base), fmt.FAILURE) for base in gone):
             if self._verdicts is None:
                 self._verdicts = _start(self._order)
-            self._tell_child(b"farewell\n")
+            self._tell_child(b"stay_after_failure\n")
             leave_s += stay_s(self._order.stall_s)
         self._commands.finish()
         if self._file is not None:  # now: the next job of this name has one of that name
@@ -282,7 +282,7 @@ class Watch(Duty):
         soon = verdict["next_s"] if verdict["waiting"] and not signature else self._pause
         self._due = now + min(self._pause, soon, *(mark - unix for mark in marks if mark > unix))
         if lines:
-            self._announce(lines, verdict["voices"], objects, keep=keeps)
+            self._announce(lines, verdict["announcers"], objects, keep=keeps)
         stood = verdict["died"] or now - self._stalled_since >= self._order.stall_s
         if verdict["aborting"] and signature and stood:
             self._abort(verdict["aborting"], died=verdict["died"])
@@ -294,7 +294,7 @@ class Watch(Duty):
         if found["lines"] and new:
             objects = _objects("diverged", found["objects"])
             self._tell_command(objects, found["alert"])
-            self._announce(found["lines"], found["voices"], objects)
+            self._announce(found["lines"], found["announcers"], objects)
 
     def _is_fewer(self, signature: list[Any], now: float) -> bool:
         """Whether it is for now the picture that was reported, but that some of the missing have
@@ -334,30 +334,34 @@ class Watch(Duty):
 
     # -- speaking ----------------------------------------------------------------------------
 
-    def tell(self, kind: str, line: str, objects: dict[str, Any], voices: Sequence[str]) -> None:
+    def tell(
+        self, kind: str, line: str, objects: dict[str, Any], announcers: Sequence[str]
+    ) -> None:
         """Have another line printed by one of these."""
-        self._announce([line], [*voices], _objects(kind, [objects]))
+        self._announce([line], [*announcers], _objects(kind, [objects]))
 
     def _announce(
         self,
         lines: list[str],
-        voices: list[str],
+        announcers: list[str],
         objects: list[dict[str, Any]],
         *,
         keep: bool = True,
     ) -> None:
-        if not voices:
+        if not announcers:
             return
         self._number += 1
         sent = objects
         if len(json.dumps(objects)) > _MOST_OF_OBJECTS:
             sent = [{k: v for k, v in one.items() if k != "finding"} for one in objects]
-        for first in range(0, len(voices), _AT_ONCE):  # each of this host has callbacks, maybe
-            self._write({"verdict": sent, "for": voices[first : first + _AT_ONCE]})
+        for first in range(0, len(announcers), _AT_ONCE):  # each of this host has callbacks, maybe
+            self._write({"verdict": sent, "for": announcers[first : first + _AT_ONCE]})
         if keep:
-            self._keep([{**one, "process": voices[0]} for one in objects])
-        for voice in voices:
-            self._write({"n": self._number, "voice": voice, "lines": lines, "objects": sent})
+            self._keep([{**one, "process": announcers[0]} for one in objects])
+        for announcer in announcers:
+            self._write(
+                {"n": self._number, "announcer": announcer, "lines": lines, "objects": sent}
+            )
             until = time.monotonic() + _ANSWER_S
             while time.monotonic() < until:
                 if self._hear() or self.over.wait(_HEAR_S):

@@ -127,7 +127,7 @@ def _marked(finding: RuleFinding) -> str:
     return f"{' (likely)' if finding.certainty == LIKELY else ''}: {finding.summary}"
 
 
-def voices(case: Case, elsewhere: Set[str], reached: Set[int], *, anywhere: bool) -> list[str]:
+def announcers(case: Case, elsewhere: Set[str], reached: Set[int], *, anywhere: bool) -> list[str]:
     """Who may speak of those that are ``reached``: torchrun's agent, else the lowest rank; last
     those in which nothing runs now.
 
@@ -183,6 +183,6 @@ def divergence(
         "diverged": sorted({one.group for one in errors if one.group is not None}),
         "lines": lines(case, errors, directory, word="diverged"),
         "objects": objects(case, errors),
-        "voices": voices(case, elsewhere, reached(case, errors), anywhere=True),
+        "announcers": announcers(case, elsewhere, reached(case, errors), anywhere=True),
         "alert": for_command(case, found.findings, errors, job, directory, elsewhere),
     }

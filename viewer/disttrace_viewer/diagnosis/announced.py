@@ -21,7 +21,7 @@ from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, KINDS, NOTE, SEVERITIES, RuleFinding
-from disttrace_viewer.load.announcements import MOST, said
+from disttrace_viewer.load.announcements import MOST, announced
 from disttrace_viewer.trace.model import CodeLocation, JobTrace
 from disttrace_viewer.trace.operation import GROUPED
 from disttrace_viewer.trace.values import dataclass, replace
@@ -171,7 +171,7 @@ def announced_beside(bases: Iterable[str], trace: JobTrace) -> tuple[dict[str, A
     for name in sorted({name for job in trace.jobs for name in job.names}):
         launches = [job for job in (*trace.jobs, *trace.other_jobs) if name in job.names]
         launches.sort(key=lambda job: job.start_ns)
-        for one in said(where, [name]):
+        for one in announced(where, [name]):
             before = [job for job in launches if job.start_ns <= one["at"] * 1e9]
             speaker = before[-1] if before else launches[0]
             of_other = _names(one, trace.of_others)

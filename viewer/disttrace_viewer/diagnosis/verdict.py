@@ -161,8 +161,8 @@ def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[RuleFin
 
 
 def _take(case: Case, finding: RuleFinding) -> None:
-    finding = straggler.eased(case, downgraded.eased(case, finding))
-    found = outside.tempered(case, finding)
+    finding = straggler.as_note(case, downgraded.as_note(case, finding))
+    found = outside.downgraded(case, finding)
     if found is not None:
         case.add(downgraded.with_handled(case, by_names(case, found)))
 

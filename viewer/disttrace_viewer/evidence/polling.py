@@ -34,7 +34,7 @@ def asking(evidence: Evidence) -> Iterator[tuple[Op, int, tuple[Op, ...]]]:
         if evidence.trace.processes[process].is_agent:
             continue
         for newest in dict.fromkeys((evidence.last_of_thread.get((process, 0), op), op)):
-            polls = _asked_in_turn(evidence, newest)
+            polls = _polls_in_turn(evidence, newest)
             if polls is not None and evidence.until_ns(process) - polls[0] >= evidence.stall_ns:
                 found[process] = (newest, *polls)
                 break
@@ -77,7 +77,7 @@ def _between(of_process: Iterable[Op], op: Op) -> bool:
     return bool(given) and min(given) < made
 
 
-def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] | None:
+def _polls_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] | None:
     """Since when the thread of a process's newest operation does nothing but ask, and what for,
     each once; None if it does anything else.
 
@@ -89,7 +89,7 @@ def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] |
         return None
     until, awaits = evidence.until_ns(last.process), call.op in AWAITING
     seen_ns = (until if last.pending else last.end_ns) if awaits else last.begin_ns
-    if until - (seen_ns or last.begin_ns) > asked_within_ns(evidence, last):
+    if until - (seen_ns or last.begin_ns) > poll_within_ns(evidence, last):
         return None
     kept = evidence.sample.of_process[last.process]
     uses = together(((op.call.index, op.key), op) for op in kept if op.thread == last.thread)
@@ -131,7 +131,7 @@ def _again(evidence: Evidence, before: Op, last: Op) -> bool:
     )
 
 
-def asked_within_ns(evidence: Evidence, last: Op) -> int:
+def poll_within_ns(evidence: Evidence, last: Op) -> int:
     """How old the newest question of a thread may be that still asks: older if it stands there."""
     sample, asks = evidence.stands(last.process), frame(last)
     if last.thread != 0 or sample is None or asks is None:

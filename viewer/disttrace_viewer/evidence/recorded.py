@@ -152,8 +152,8 @@ class Recorded:
             stop_ns = by_launcher.get(one.parent or "", 0)
             if stop_ns > one.start_ns:
                 times.append(stop_ns)
-            if one.told is not None and one.told.event == "killed":
-                times.append(one.told.t_ns)
+            if one.reported is not None and one.reported.event == "killed":
+                times.append(one.reported.t_ns)
             if one.index in handled and _stood(given, handled[one.index], one.index):
                 times.append(handled[one.index])
             if times:

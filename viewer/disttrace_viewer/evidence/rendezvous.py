@@ -282,10 +282,10 @@ class Agents:
         return tuple(
             a
             for a in self.attempts
-            if a.open and not _same(a, attempt) and self._meant_to_meet(a, attempt)
+            if a.open and not _same(a, attempt) and self._same_rendezvous(a, attempt)
         )
 
-    def _meant_to_meet(self, one: Attempt, two: Attempt) -> bool:
+    def _same_rendezvous(self, one: Attempt, two: Attempt) -> bool:
         if one.place is not None and one.place == two.place:
             return one.run != two.run
         jobs = {self.evidence.trace.processes[a.process].job for a in (one, two)}

@@ -21,7 +21,7 @@ from disttrace_viewer.analysis.process_ends import (
 from disttrace_viewer.analysis.sample import Sample
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.polling import asked_within_ns
+from disttrace_viewer.evidence.polling import poll_within_ns
 from disttrace_viewer.evidence.recorded import STUCK_NS
 from disttrace_viewer.evidence.rendezvous import Agents, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import Setters
@@ -296,7 +296,7 @@ class Case:
             newest_ns, cut_ns = last.end_ns or last.begin_ns, self.evidence.cut_ns
         else:
             return None
-        if cut_ns - newest_ns > asked_within_ns(self.evidence, last):
+        if cut_ns - newest_ns > poll_within_ns(self.evidence, last):
             return None
         since_ns = self.witnesses.awaited_since(process, since_ns or last.begin_ns)
         return last if last.begin_ns - since_ns >= STUCK_NS else None

@@ -157,12 +157,12 @@ class Witnesses:
     @cached_property
     def _awaited(self) -> Witnessed:
         """Since when others wait for each process."""
-        return _told((w.targets, w.op.since_ns, w.process) for w in self.waits)
+        return _least_two((w.targets, w.op.since_ns, w.process) for w in self.waits)
 
     @cached_property
     def _given_up(self) -> Witnessed:
         """When those that waited for each process reached a time limit."""
-        return _told(
+        return _least_two(
             (w.targets, w.op.end_ns, w.process)
             for w in self.waits
             if w.op.end_ns and not is_closed(w.op.error)
@@ -176,14 +176,14 @@ class Witnesses:
             for w in self.waits
             if not w.op.on_device and (w.op.error is None or not is_closed(w.op.error))
         ]
-        return _told(
+        return _least_two(
             (members, until, wait.process)
             for until, wait in lasting
             for members in (wait.targets, wait.arrived)
         )
 
 
-def _told(entries: Iterable[tuple[tuple[int, ...], int, int]]) -> Witnessed:
+def _least_two(entries: Iterable[tuple[tuple[int, ...], int, int]]) -> Witnessed:
     """Per process the two least values that different others tell of it, in order. An entry:
     processes, which waits of one exchange share as one object, the value, and who tells it."""
     shared: dict[int, tuple[tuple[int, ...], list[tuple[int, int]]]] = {}

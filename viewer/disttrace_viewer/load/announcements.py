@@ -38,7 +38,7 @@ def paths_of(directory: str, job: str) -> Iterator[str]:
         yield path_of(above, job)
 
 
-def said(directories: Iterable[str], jobs: Iterable[str]) -> tuple[dict[str, Any], ...]:
+def announced(directories: Iterable[str], jobs: Iterable[str]) -> tuple[dict[str, Any], ...]:
     """The announcements that were kept of some jobs, by folders of journals, oldest first."""
     places = [one for one in {*directories} if not files.is_remote(one)]
     paths = {path for one in places for job in {*jobs} for path in paths_of(one, job)}

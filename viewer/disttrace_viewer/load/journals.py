@@ -41,7 +41,7 @@ class Journal:
         return "process" not in self.definitions.process
 
     @property
-    def told_of(self) -> tuple[str, ...]:
+    def reported_files(self) -> tuple[str, ...]:
         """The files of which problems may tell: also one that is not there."""
         return (self.definitions.path, *self.files.paths)
 

@@ -327,11 +327,11 @@ def _hull(
     return tuple(kept)
 
 
-Meeting = tuple[str | None, int, "str | int | None", "int | None"]
+ExchangeStream = tuple[str | None, int, "str | int | None", "int | None"]
 """A stream of exchanges: (None, group, backend, None), or side of a message, group, peer, tag."""
 
 
-def meeting_of(call: Mapping[str, Any]) -> Meeting | None:
+def stream_of_exchanges(call: Mapping[str, Any]) -> ExchangeStream | None:
     """The stream of a call whose exchanges bound the clocks of their members; None for others."""
     group, op, backend = call.get("group"), call.get("op"), call.get("backend")
     if group is None:

@@ -117,7 +117,7 @@ def jobs_of(
         same(processes, lambda p: roots[p.index]).values(),
         key=lambda m: (min(processes[i].start_ns for i in m), processes[m[0]].id),
     )
-    names = _names([_told(members, orphans) for members in ordered], processes, called)
+    names = _names([_dated(members, orphans) for members in ordered], processes, called)
     of_process = {i: number for number, members in enumerate(ordered) for i in members}
     linked: list[set[int]] = [set() for _ in ordered]
     for place in places:
@@ -127,7 +127,7 @@ def jobs_of(
     return tuple(
         LaunchedJob(
             id=names[number], index=number, processes=tuple(members),
-            start_ns=min(processes[i].start_ns for i in _told(members, orphans)),
+            start_ns=min(processes[i].start_ns for i in _dated(members, orphans)),
             last_ns=max(processes[i].last_ns for i in members),
             linked=tuple(names[other] for other in sorted(linked[number])),
             known=any(i not in orphans for i in members),
@@ -197,7 +197,7 @@ def _apart(
     yield rest
 
 
-def _told(members: Sequence[int], orphans: Collection[int]) -> Sequence[int]:
+def _dated(members: Sequence[int], orphans: Collection[int]) -> Sequence[int]:
     """Those of a launch that say of themselves when they started, and how it is called."""
     return [i for i in members if i not in orphans] or members
 

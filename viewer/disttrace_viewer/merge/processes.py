@@ -75,7 +75,7 @@ def tell(processes: list[Process]) -> None:
         word = told.get((process.parent, process.pid)) if told else None
         ended = process.exit
         if word is not None and (ended is None or ended.how != EXEC):
-            processes[index] = replace(process, told=word)
+            processes[index] = replace(process, reported=word)
 
 
 def _became(processes: list[Process]) -> None:

@@ -74,10 +74,10 @@ def load(
     processes = [
         replace(
             p,
-            damage=problems.of(part.journals[p.index].told_of),
-            losses=problems.losses(part.journals[p.index].told_of),
+            damage=problems.of(part.journals[p.index].reported_files),
+            losses=problems.losses(part.journals[p.index].reported_files),
         )
-        for p in map(reading.told, part.processes)
+        for p in map(reading.completed, part.processes)
     ]
     return trace_of(
         part,
@@ -163,7 +163,7 @@ class _Reading:
             table = table.with_columns(table[name].gather(order))
         return table, pl.concat(completions)
 
-    def told(self, process: Process) -> Process:
+    def completed(self, process: Process) -> Process:
         """A process with what the segments hold of it."""
         clock, signs = self._survey.clocks[process.clock], self._signs.get(process.index, Signs())
         # One stack may be sampled a million times.

@@ -48,7 +48,7 @@ class Life:
             return None
         return None in (self.attempt, other.attempt) or self.attempt == other.attempt
 
-    def meets(self, other: Life) -> bool:
+    def overlaps(self, other: Life) -> bool:
         together = self.with_(other)
         if together is not None:
             return together
@@ -65,8 +65,8 @@ def until_restarts(processes: Sequence[Process], lives: Sequence[Life]) -> list[
     anew = begun_anew(processes, [life.start_ns for life in lives])
     found = []
     for process, life in zip(processes, lives, strict=True):
-        if process.told is not None and not life.ended:
-            life = replace(life, end_ns=max(life.start_ns, process.told.t_ns), ended=True)
+        if process.reported is not None and not life.ended:
+            life = replace(life, end_ns=max(life.start_ns, process.reported.t_ns), ended=True)
         if process.index in anew:
             before_ns = anew[process.index] - 1
             life = replace(life, end_ns=min(life.end_ns, before_ns), before_ns=before_ns)
@@ -227,7 +227,7 @@ def _servers(
             for other in claims[store.port or 0]
             if other.process != store.process
             and processes[other.process].boot_id == boot
-            and lives[other.process].meets(life)
+            and lives[other.process].overlaps(life)
         ]
         return bool(rivals) and dials.get((store.process, store.port), 0) > store.number
 
@@ -256,7 +256,7 @@ def _server(
         other, likeness = lives[server.process], _likeness(client, server, processes)
         anew_ns = 0 if again_ns is None else min(again_ns, other.start_ns)
         gave_way = life.boot == other.boot and life.sign_ns < anew_ns
-        if likeness and other.meets(life) and not gave_way:
+        if likeness and other.overlaps(life) and not gave_way:
             surely = life.start_ns <= other.sign_ns and other.start_ns <= life.sign_ns
             rated.append((likeness, surely, server.index, server))
     return max(rated)[3] if rated else None

@@ -18,7 +18,7 @@ from disttrace_viewer.analysis.sample import BUILDING
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.fates import MARKS, Signs, over, wait_again, write_end, write_rest
 from disttrace_viewer.load.schema import Record
-from disttrace_viewer.merge.clock import Meeting, meeting_of
+from disttrace_viewer.merge.clock import ExchangeStream, stream_of_exchanges
 from disttrace_viewer.states.history import CallOrder, hashed, site_of
 from disttrace_viewer.trace.model import named
 from disttrace_viewer.trace.values import dataclass, field
@@ -98,7 +98,7 @@ class Reading:
     """The history is of the end only."""
     first_of_site: dict[int, int] = field(default_factory=dict)
     """By call the first one of its site, where there is a history."""
-    met: dict[Meeting, deque[tuple[int, int, int]]] = field(default_factory=dict)
+    met: dict[ExchangeStream, deque[tuple[int, int, int]]] = field(default_factory=dict)
     """Number, begin and end of the newest exchanges of each stream that bound clocks."""
     bad: int = 0
     _kept_whole: set[int] = field(default_factory=set)
@@ -223,9 +223,9 @@ class Reading:
             self._kept_whole.add(call)
         if "store" in found:
             self._in_store[call] = found["store"]
-        meeting = meeting_of(found)
-        if meeting is not None:
-            self._meets[call] = self.met.setdefault(meeting, deque(maxlen=MOST_MET))
+        joint = stream_of_exchanges(found)
+        if joint is not None:
+            self._meets[call] = self.met.setdefault(joint, deque(maxlen=MOST_MET))
         if kind == fmt.COLLECTIVE and "group" in found:
             stream = (found["group"], found.get("backend"))
             course = self.courses.setdefault(stream, [0, 0, 0, 1])
@@ -287,10 +287,10 @@ class Reading:
                 self._key_done(begin, call)
             ended.append(begin)
         for begin in ended[-_NEWEST:]:
-            self._meet(begin)
+            self._exchange_ended(begin)
         self.signs.last_t = max(last_t, self.signs.last_t)
 
-    def _meet(self, begin: Record) -> None:
+    def _exchange_ended(self, begin: Record) -> None:
         """An exchange ended well: so long after the last one came."""
         stream = self._meets.get(begin.get("s", 0))
         if stream is not None and "q" in begin and "a" not in begin:
@@ -322,7 +322,7 @@ class Reading:
 
     def _done(self, begin: Record, call: int, end: int) -> None:
         self.done[call] = begin
-        self._meet(begin)
+        self._exchange_ended(begin)
         waited = end - begin.get("wait", 0)
         if waited > self.longest.get(call, -1):
             self.longest[call] = waited

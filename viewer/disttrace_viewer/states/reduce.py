@@ -26,7 +26,7 @@ from disttrace_viewer.load.fates import completed_at, over
 from disttrace_viewer.load.journals import Journal, name_gaps, open_journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.load.schema import Record
-from disttrace_viewer.merge.clock import Meeting
+from disttrace_viewer.merge.clock import ExchangeStream
 from disttrace_viewer.merge.tables import ByIdentity
 from disttrace_viewer.states.history import MOST_DIFFERENT, CallOrder, packed
 from disttrace_viewer.states.reading import Reading
@@ -194,10 +194,10 @@ def _met(reading: Reading) -> list[list[Any]]:
     """The newest exchanges of the largest streams of collectives, and of the newest messages."""
     groups = reading.definitions.numbered["group"]
 
-    def order(meeting: Meeting) -> tuple[int, int]:
-        collective = meeting[0] is None
-        size = (groups.get(meeting[1]) or {}).get("size") or 0
-        return (-size if collective else 0, -reading.met[meeting][-1][1])
+    def order(stream: ExchangeStream) -> tuple[int, int]:
+        collective = stream[0] is None
+        size = (groups.get(stream[1]) or {}).get("size") or 0
+        return (-size if collective else 0, -reading.met[stream][-1][1])
 
     kept = sorted((one for one, rows in reading.met.items() if rows), key=order)
     collectives = [one for one in kept if one[0] is None][:MOST_STREAMS]
@@ -212,18 +212,18 @@ def _past(reading: Reading, used: set[int]) -> list[list[Any]] | None:
     found = []
     for stream, past in reading.history.items():
         calls, first = past.all(), [past.first]
-        text = None if calls is None else _told(calls)
+        text = None if calls is None else _few(calls)
         if calls is not None and text is None and not reading.recent:
             first = []
             calls = array(calls.typecode, map(reading.first_of_site.__getitem__, calls))
-            text = _told(calls)
+            text = _few(calls)
         if calls is not None and text is not None:
             found.append([*stream, text, *first])
             used |= {*calls}
     return found
 
 
-def _told(calls: array[int]) -> str | None:
+def _few(calls: array[int]) -> str | None:
     return packed(calls) if len({*calls}) <= MOST_DIFFERENT else None
 
 

@@ -239,7 +239,7 @@ class Process:
     dropped: bool
     """Whether old segments were given up to stay within ``DISTTRACE_MAX_MB``."""
     workers: tuple[Worker, ...]
-    told: Worker | None = None
+    reported: Worker | None = None
     """How it ended, by the word of the traced process that launched it; null: not a word."""
     node: str | None
     """What torchrun's rendezvous calls the agent's node."""

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from disttrace.journal.format import LIVE_SUFFIX, opened_own
-from disttrace.lifecycle.meeting import own_folder
+from disttrace.lifecycle.rendezvous_folder import own_folder
 from disttrace_viewer.load.problems import ViewerError
 
 OLD_S = 15.0

@@ -256,7 +256,7 @@ _ROUNDS = 3
 """So many exchanges of one sort are more than a step on the way to somewhere else."""
 
 
-def eased(case: Case, finding: RuleFinding) -> RuleFinding:
+def as_note(case: Case, finding: RuleFinding) -> RuleFinding:
     """The finding, as a note where every rank that is waited for gets on."""
     if finding.severity != ERROR or finding.kind not in KINDS or finding.absent_ranks:
         return finding

@@ -132,7 +132,7 @@ def _unseen(case: Case, found: list[Unseen]) -> RuleFinding:
     stopped = {
         p.index
         for p in case.trace.processes
-        if p.attempt == first.attempt and p.told is not None and p.told.event == "killed"
+        if p.attempt == first.attempt and p.reported is not None and p.reported.event == "killed"
     }
     return RuleFinding(
         kind="process_failed",

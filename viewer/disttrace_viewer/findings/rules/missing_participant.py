@@ -94,7 +94,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
             ),
             (native and not all(_issues_nothing(case, wait, s) for s in sinks), sentences.NATIVE),
             (any(w.op.is_polled for w in inside), sentences.POLLED),
-            (outside.mute(case, sinks), sentences.MUTE),
+            (outside.unresponsive(case, sinks), sentences.MUTE),
             (left, sentences.LEFT_ON_DEVICE),  # it may have been stuck before
             (early, sentences.SOON),
         ),

@@ -334,7 +334,7 @@ def find_stuck_device(case: Case) -> Iterator[RuleFinding]:
         kind="no_progress",
         summary=device_summary(case.trace, [wait.op for wait in stuck])
         + troubles(case.trace, reported),
-        because=why((not all(_is_told_of(case, wait) for wait in stuck), sentences.ALL_CAME)),
+        because=why((not all(_is_recorded(case, wait) for wait in stuck), sentences.ALL_CAME)),
         culprits=tuple(who),
         device=True,
         hint=HINTS[reported[0][1].where]
@@ -348,7 +348,7 @@ def find_stuck_device(case: Case) -> Iterator[RuleFinding]:
     )
 
 
-def _is_told_of(case: Case, wait: Wait) -> bool:
+def _is_recorded(case: Case, wait: Wait) -> bool:
     """Whether torch recorded the end of all others: in a journal this one may be missed."""
     evidence = case.evidence
     others = evidence.sample.partners(wait.op)

@@ -74,14 +74,14 @@ def locations(case: Case, processes: Iterable[int]) -> tuple[CodeLocation, ...]:
 
 def settles(case: Case, sinks: Sequence[int], *, early: bool) -> tuple[str, ...]:
     """What would make certain who does not come: whether it lived, or a longer wait."""
-    silent = mute(case, sinks)
+    silent = unresponsive(case, sinks)
     if silent:
         who = sentences.processes(case.trace, silent)
         return (f"see whether {who} still lived then (the host's log, dmesg)",)
     return (EARLY,) if early else ()
 
 
-def mute(case: Case, sinks: Sequence[int]) -> list[int]:
+def unresponsive(case: Case, sinks: Sequence[int]) -> list[int]:
     """Those whose last sign of life is older than the others', without a last word, and who are not
     seen to live now: frozen, ended, or gone with their host."""
     evidence, silent = case.evidence, []
@@ -223,7 +223,7 @@ def without_gradients(case: Case, finding: RuleFinding, inside: Iterable[Op]) ->
     )
 
 
-def tempered(case: Case, finding: RuleFinding) -> RuleFinding | None:
+def downgraded(case: Case, finding: RuleFinding) -> RuleFinding | None:
     """The finding as far as the evidence bears it; None where it bears nothing of it."""
     concerned = {*finding.culprits, *finding.waiting, *finding.scope.roots, *finding.scope.members}
     of = [p for p in concerned if case.trace.processes[p].source != JOURNAL]

@@ -141,7 +141,7 @@ def _singled_out(case: Case, process: int) -> bool:
 def _died(case: Case, process: int, silent: Set[int]) -> bool:
     evidence, witnesses = case.evidence, case.witnesses
     together = silent & witnesses.silent_with(process)
-    received = evidence.trace.processes[process].told
+    received = evidence.trace.processes[process].reported
     reported = received is not None and received.event == "failed"
     own = case.at(process)
     if own:

@@ -57,7 +57,7 @@ def _elsewhere(case: Case, wait: Wait) -> list[Wait]:
         for other in case.open()
         if other.kind == RENDEZVOUS
         and _where(theirs := _of(case, other)) != _where(mine)
-        and _made_alike(case, wait, other)
+        and _same_group(case, wait, other)
         and theirs.expected == mine.expected
         and not set(theirs.arrived) & set(mine.arrived)
     ]
@@ -67,7 +67,7 @@ def _where(rendezvous: Rendezvous) -> tuple[object, ...]:
     return (rendezvous.store.place, rendezvous.store.prefix)
 
 
-def _made_alike(case: Case, one: Wait, two: Wait) -> bool:
+def _same_group(case: Case, one: Wait, two: Wait) -> bool:
     """Whether both make a default group, or a group by hand in one store."""
     made = [case.sample.around(wait.op) for wait in (one, two)]
     if all(parent is not None and parent.call.op == "init_process_group" for parent in made):
@@ -106,7 +106,7 @@ def _finding(
             (lost or start or rendezvous.uncertain, sentences.START_UP),
             (early, sentences.SOON),
             (away != sinks, sentences.ON_THE_WAY),
-            (outside.mute(case, sinks), sentences.MUTE),
+            (outside.unresponsive(case, sinks), sentences.MUTE),
         ),
         hint=_hint(case, wait, sinks, elsewhere),
         # Those at the place where fewer are; none where it is one against one, or not known.
@@ -255,7 +255,9 @@ def _finding_of_nodes(case: Case, wait: Wait) -> RuleFinding:
         f" {'; '.join([came, *_missing_nodes(case, attempt, late)])}.",
         because=()
         if elsewhere or disagree
-        else why((wait.unknown, sentences.START_UP), (outside.mute(case, away), sentences.MUTE)),
+        else why(
+            (wait.unknown, sentences.START_UP), (outside.unresponsive(case, away), sentences.MUTE)
+        ),
         hint=hint,
         culprits=tuple(
             a.process

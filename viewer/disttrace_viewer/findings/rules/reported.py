@@ -64,7 +64,7 @@ _SEVERITY = {"slow": WARNING, "waiting": NOTE, "starting": NOTE, "going on": NOT
 _KIND_OF = {"diverged": "divergence", "slow": "straggler", "failed": "process_failed"}
 
 
-def _said(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
+def _announced(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     for one in {row["said"]["summary"]: row["said"] for row in rows}.values():
         own = one.get("finding") if isinstance(one.get("finding"), dict) else {}
         led = _LED.match(one["summary"])
@@ -352,7 +352,7 @@ def _all(case: Case) -> list[int]:
 
 
 _MAKERS: dict[str, Callable[[Case, Sequence[Report]], Iterator[RuleFinding]]] = {
-    "said": _said, "absent": _absent, "reached": _reached, "barrier": _barrier,
+    "said": _announced, "absent": _absent, "reached": _reached, "barrier": _barrier,
     "clients": _barrier, "failed": _failed, "root": _root, "ends": _ends, "local": _ends,
     "lost": _lost, "shared": _shared, "sizes": _sizes, "around": _around, "members": _members,
     "differ": _differ, "no_grad": _no_grad, "left_out": _left_out, "stuck": _stuck,

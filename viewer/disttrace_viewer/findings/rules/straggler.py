@@ -105,7 +105,7 @@ _OWN = ("/concurrent/futures/", "/multiprocessing/pool.py", "/subprocess.py", "/
 """Between these and the program's line one waits for threads and processes of its own."""
 
 
-def eased(case: Case, finding: RuleFinding) -> RuleFinding:
+def as_note(case: Case, finding: RuleFinding) -> RuleFinding:
     """The finding, as a note where only such sources do not come."""
     if finding.severity != ERROR or finding.kind not in _KINDS:
         return finding

@@ -89,7 +89,7 @@ class Dump:
         return min((entry.id for entry in self.entries), default=0) > 0
 
     @cached_property
-    def ends_told(self) -> bool:
+    def ends_recorded(self) -> bool:
         """Whether completion is recorded; else ``retired`` is the only end."""
         return any(
             e.backend == "nccl" or e.state in ("started", "completed") or e.started

@@ -171,7 +171,7 @@ def in_flight(dump: Dump, entry: DumpEntry) -> bool:
     The recorder of NCCL sees completion; what its watchdog gave up is ``retired`` and still in
     flight. Where completion is not recorded (gloo), ``retired`` is the only end there is.
     """
-    if dump.ends_told:
+    if dump.ends_recorded:
         return entry.state != "completed"
     return not entry.retired
 

@@ -73,7 +73,7 @@ class Translating:
         known = any(entry.p2p for one in self.of.dumps.values() for entry in one.entries)
         if not known and all(e.backend in _ON_HOST for e in self.dump.entries):
             yield "messages"
-        if not self.dump.ends_told:
+        if not self.dump.ends_recorded:
             yield "ends"
         if not self.dump.stacks:
             yield "stack"
@@ -189,7 +189,7 @@ class Translating:
     def _end(self, number: int, entry: DumpEntry, bears: DumpEntry) -> None:
         records, device = self.records, entry.backend not in _ON_HOST
         if not dump_set.in_flight(self.dump, bears):
-            if self.dump.ends_told:
+            if self.dump.ends_recorded:
                 d = (bears.completed_ns or entry.created_ns) - entry.created_ns
                 records.after("i", number, 0)
                 records.after("c", number, d, g=d or None, z=bears.duration_ns)

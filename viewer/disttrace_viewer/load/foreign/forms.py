@@ -101,7 +101,7 @@ class LoggedFailure:
     """The rank, where a summary tells it."""
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         """As its last line tells it, or the begin of that."""
         return f"{self.type}: {self.text}"[:1000]
 

@@ -471,8 +471,8 @@ def _echoes(failure: LoggedFailure) -> bool:
     if failure.type == _INTERRUPT or _CUT_SHORT.fullmatch(failure.text):
         return True
     inner = failure.frames[0][0] if failure.frames else ""
-    native = not inner or is_library(inner) or _NATIVE.search(failure.told) is not None
-    return is_echo(failure.told) and native
+    native = not inner or is_library(inner) or _NATIVE.search(failure.sentence) is not None
+    return is_echo(failure.sentence) and native
 
 
 def _waited(failure: LoggedFailure) -> bool:
@@ -577,7 +577,7 @@ def _journals(log: Log, path: str, problems: Problems) -> Iterator[Files]:
         if (passed or peers) and all(is_closed(one.text) for one in passed):
             log.report("lost", ranks=sorted(echoes), ended=_silent(log, echoes), **peers)
         elif passed and not any(_waited(one) for one in echoes.values()):
-            log.report("lost", ranks=sorted(echoes), text=passed[0].told[:300], **peers)
+            log.report("lost", ranks=sorted(echoes), text=passed[0].sentence[:300], **peers)
     if not (own or killed or reported or log.called):
         largest = max((size for _, size, _ in log.comms.values()), default=0)
         for (size, _), begun in log.begun.items():
@@ -775,7 +775,7 @@ def _samples(
         if one.type == _INTERRUPT and not one.frames:
             continue
         frames = one.frames or dumped.get(rank, ())
-        error = None if one.type == _INTERRUPT else one.told
+        error = None if one.type == _INTERRUPT else one.sentence
         at_ns = one.at_ns or files.modified_ns(path)
         idle = is_time_out(error) or None  # until then it waited
         found.append(
@@ -877,7 +877,7 @@ class _Facts:
         # Of torch before 2.1 numbers were never set.
         begun = records.begin(number, now - 1_000_000_000, q=max(1, min(seqs)))
         if of.type:
-            records.after("e", begun, 500_000_000, x=records.string(of.told))
+            records.after("e", begun, 500_000_000, x=records.string(of.sentence))
             _failed(records, of, now - 500_000_000)
         else:
             records.after("i", begun, 0)
@@ -889,7 +889,7 @@ class _Facts:
         stack = records.stack(found.frames if found is not None else failure.frames)
         number = records.call(op=op, kind="collective", group=1, stack=stack)
         begun = records.begin(number, at_ns - 1_000_000_000)
-        records.after("e", begun, 1_000_000_000, x=records.string(failure.told))
+        records.after("e", begun, 1_000_000_000, x=records.string(failure.sentence))
 
 
 def _failed(records: Records, of: LoggedFailure, at_ns: int) -> None:

@@ -69,7 +69,7 @@ def recognises(path: str, head: bytes) -> bool:
 def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     """One process per rank of the newest output."""
     every = sorted(
-        (one for path in paths if (one := _said(path, problems)) is not None),
+        (one for path in paths if (one := _output(path, problems)) is not None),
         key=lambda one: one.at_ns,
     )
     if not every:
@@ -84,7 +84,7 @@ def read(paths: Sequence[str], problems: Problems) -> Iterator[Files]:
         yield _journal(newest, rank, since_ns)
 
 
-def _said(path: str, problems: Problems) -> _Output | None:
+def _output(path: str, problems: Problems) -> _Output | None:
     try:
         data, beyond = files.read(path, MOST_BYTES)
         as_json = data.lstrip().startswith(b"{")

@@ -183,7 +183,7 @@ class _Content:
             .otherwise((pl.col("until_ns") - begin).clip(0, lasts.fill_null(1 << 62))),
             **after,
         )
-        alike = self._alike(rows["call"])
+        alike = self._first_of_equal(rows["call"])
         rows = rows.join(alike, on="call", how="left", maintain_order="left")
         keys = [
             None if key is None else _number(self._keys, trace.full_key(call, key))
@@ -201,7 +201,7 @@ class _Content:
         columns.add("error", rows["error"])
         columns.add("key", pl.Series(keys, dtype=pl.UInt32))
 
-    def _alike(self, calls: pl.Series) -> pl.DataFrame:
+    def _first_of_equal(self, calls: pl.Series) -> pl.DataFrame:
         """``call first kept``: of those that differ in nothing that the page has, the first one and
         its number there."""
         # Of the rank in its group only whether it is the root (see _on_bus).

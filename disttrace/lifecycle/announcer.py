@@ -2,13 +2,13 @@
 quiet.
 
 The companion holds none of the program's pipes, so it asks one process of the job at a time, by a
-file of this host (``meeting.py``), for which the background thread looks.
+file of this host (``rendezvous_folder.py``), for which the background thread looks.
 
 The file's name has no more than job and host, and it outlives a companion that is killed: what lies
 in it may be meant for others. So each line names the processes that it is for by their ids, which
 are drawn anew for each, and a process that begins starts to read behind what lies there already:
 
-* ``{"n": N, "voice": ID, "lines": [...], "objects": [...]}``: print this, in one form
+* ``{"n": N, "announcer": ID, "lines": [...], "objects": [...]}``: print this, in one form
   or the other (DISTTRACE_LOG), and note that (``{"said": N}``);
 * ``{"verdict": [...], "for": [ID, ...]}``: what is being announced, for callbacks (``listeners``);
 * ``{"abort": CODE, "for": [ID, ...]}``: end with that code, where DISTTRACE_ON_STALL is set so
@@ -34,7 +34,7 @@ from disttrace.journal.format import opened_own, remove_own
 from disttrace.journal.originals import sleep
 from disttrace.lifecycle import listeners
 from disttrace.lifecycle.companion import Companion
-from disttrace.lifecycle.meeting import records_in
+from disttrace.lifecycle.rendezvous_folder import records_in
 
 LOOK_NS = 500_000_000
 """How often the background thread looks."""
@@ -59,7 +59,7 @@ _ABORT = "abort"
 """The value of DISTTRACE_ON_STALL that is no command."""
 
 
-class Voice:
+class Announcer:
     """This process's part in telling of stalls."""
 
     def __init__(
@@ -173,7 +173,9 @@ class Voice:
             self._position += end
             records = list(records_in(data[:end]))
             announced = {record.get("said") for record in records}
-            to_say = [r for r in records if r.get("voice") == me and r.get("n") not in announced]
+            to_say = [
+                r for r in records if r.get("announcer") == me and r.get("n") not in announced
+            ]
             for record in to_say:
                 os.write(fd, b'{"said": %d}\n' % int(record.get("n", 0)))
         for record in to_say:  # stderr may be slow, and the descriptor another's meanwhile
