@@ -38,7 +38,7 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/evidence": 3_040,
     "viewer/disttrace_viewer/findings": 6_640,
     "viewer/disttrace_viewer/load": 6_690,
-    "viewer/disttrace_viewer/merge": 2_200,
+    "viewer/disttrace_viewer/merge": 2_190,
     "viewer/disttrace_viewer/otlp": 1_540,
     "viewer/disttrace_viewer/replay": 600,
     "viewer/disttrace_viewer/states": 1_800,

@@ -95,17 +95,8 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
 _TIMES = ("t_ns", "first_ns")
 _OWN_TIMES = ("start_ns", "last_ns", "heartbeat_ns")
 _TIMED = (
-    *(
-        "exit",
-        "reported",
-        "failures",
-        "handling",
-        "latest_samples",
-        "samples",
-        "workers",
-        "sightings",
-    ),
-    *("troubles", "usage", "digests", "nonfinite", "unreduced"),
+    *("exit", "reported", "failures", "handling", "latest_samples", "samples", "workers"),
+    *("sightings", "troubles", "usage", "digests", "nonfinite", "unreduced"),
 )
 """Fields of a process whose values have times."""
 
