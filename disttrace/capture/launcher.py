@@ -33,12 +33,12 @@ class Workers:
         self._recorder = recorder
         self._left_journal = left_journal
         self._running: set[int] = set()
-        self._known: set[int] = set()  # were sent a signal by this process
+        self._signalled: set[int] = set()  # were sent a signal by this process
 
     def started(self, context: Any) -> None:
         for local_rank, pid in context.pids().items():
             self._running.add(pid)
-            self._known.discard(pid)
+            self._signalled.discard(pid)
             self._note(context, local_rank, pid, "started", {})
 
     def look(self, context: Any, *, now: bool = False) -> None:
@@ -54,12 +54,12 @@ class Workers:
     def about_to_end(self, context: Any) -> bool:
         """Those that still run are about to be ended; whether there are any."""
         running = [pid for _, pid, _ in _codes(context, ask=False) if pid in self._running]
-        self._known.update(running)
+        self._signalled.update(running)
         return bool(running)
 
     def tell(self, pid: int) -> None:
-        if len(self._known) < _MOST:
-            self._known.add(pid)
+        if len(self._signalled) < _MOST:
+            self._signalled.add(pid)
 
     def child(self, pid: int, code: int) -> None:
         """A child of multiprocessing ended badly. Recorded where there is a journal, or where it
@@ -69,11 +69,11 @@ class Workers:
             return
         event = self._how(pid, code)
         if self._recorder.is_open or (event == "failed" and self._left_journal(pid, False)):
-            self._known.discard(pid)
+            self._signalled.discard(pid)
             self._recorder.note("worker", pid=pid, event=event, **_code(code))
 
     def _how(self, pid: int, code: int) -> str:
-        if pid in self._known:
+        if pid in self._signalled:
             return "killed"
         return "failed" if code else "exited"
 

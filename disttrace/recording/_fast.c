@@ -309,8 +309,8 @@ typedef struct {
     /* How arguments are read: {type: attributes that tell calls apart, each an Option or a name;
        None where the hash does, True where the object never changes, too}. */
     PyObject *kinds, *tensor;
-    PyObject *of_tensors; /* see call_key.py */
-    PyObject *overridden, *tensor_key; /* see call_key.py */
+    PyObject *of_tensors; /* see hot_path.py */
+    PyObject *overridden, *tensor_key; /* see hot_path.py */
     PyObject *plain; /* what characters of a store's key are: 0 look closer, 1 plain, 2 of a run */
 } Core;
 
@@ -1001,10 +1001,10 @@ static PyMemberDef core_members[] = {
     {"begun", T_LONGLONG, offsetof(Core, begun), READONLY, "See PlainCore.begun."},
     {"whose", T_OBJECT, offsetof(Core, whose), 0, "Whose code is: what its number ends with."},
     {"tensor", T_OBJECT, offsetof(Core, tensor), 0, "torch.Tensor."},
-    {"of_tensors", T_OBJECT, offsetof(Core, of_tensors), 0, "See call_key.of_tensors."},
-    {"overridden", T_OBJECT, offsetof(Core, overridden), 0, "See call_key.overridden."},
-    {"tensor_key", T_OBJECT, offsetof(Core, tensor_key), 0, "See call_key.tensor_key."},
-    {"kinds", T_OBJECT, offsetof(Core, kinds), 0, "See call_key.kinds."},
+    {"of_tensors", T_OBJECT, offsetof(Core, of_tensors), 0, "See hot_path.of_tensors."},
+    {"overridden", T_OBJECT, offsetof(Core, overridden), 0, "See hot_path.overridden."},
+    {"tensor_key", T_OBJECT, offsetof(Core, tensor_key), 0, "See hot_path.tensor_key."},
+    {"kinds", T_OBJECT, offsetof(Core, kinds), 0, "See hot_path.kinds."},
     {"plain", T_OBJECT, offsetof(Core, plain), 0, "See redact.Masker.plain."},
     {NULL},
 };

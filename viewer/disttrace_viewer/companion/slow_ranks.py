@@ -442,7 +442,7 @@ class Telling:
         self._share = share
         self._seen: dict[int, float] = {}
         """When a rank was first found to be slow."""
-        self._report: dict[tuple[int, ...], float] = {}
+        self._reported_at: dict[tuple[int, ...], float] = {}
         self._open: dict[tuple[int, ...], Notice] = {}
         """What was reported and is not over."""
 
@@ -476,9 +476,9 @@ class Telling:
             key = tuple(one.rank for one in notice.slow)
             if any(set(key) <= set(other) and other != key for other in self._open):
                 continue  # a part of a host that was reported
-            self._report = {k: at for k, at in self._report.items() if now - at < AGAIN_S}
-            if key not in self._report and len(self._report) < MOST:
-                self._report[key] = now
+            self._reported_at = {k: at for k, at in self._reported_at.items() if now - at < AGAIN_S}
+            if key not in self._reported_at and len(self._reported_at) < MOST:
+                self._reported_at[key] = now
                 lines.append(notice)
                 self._open[key] = notice
             elif key in self._open:
