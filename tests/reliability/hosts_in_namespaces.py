@@ -24,6 +24,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
@@ -75,16 +76,16 @@ class Judge:
             self.alive = False
 
     def read(self, begun: float) -> None:
-        """As ``watch.py`` does: a new picture is told, a picture that stays is looked at again."""
+        """Take all that has come."""
         assert self.process.stdout is not None
         piece = os.read(self.process.stdout.fileno(), 1 << 20)
         self.alive = bool(piece)
-        self.answer += piece
-        line, newline, rest = self.answer.partition(b"\n")
-        if not newline:
-            return
-        self.answer = rest
-        verdict = json.loads(line)
+        *lines, self.answer = (self.answer + piece).split(b"\n")
+        for line in lines:
+            self.take(json.loads(line), begun)
+
+    def take(self, verdict: dict[str, Any], begun: float) -> None:
+        """As ``watch.py`` does: a new picture is told, a picture that stays is looked at again."""
         if "called" in verdict:  # on another host a process has waited for the limit
             self.due = min(self.due, time.monotonic())
             return
@@ -187,8 +188,7 @@ def stall(
                 open_ones[one].read(begun)
             if case == "normal" and at_s > 25:
                 break
-        store.stdin.write("\n")
-        store.stdin.flush()
+        print(file=store.stdin, flush=True)
         after = store.stdout.readline()
     finally:
         for judge in all_of:
