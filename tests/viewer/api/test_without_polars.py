@@ -27,6 +27,7 @@ sys.stderr.write(f"{used_kb} {time.process_time()} {len(costly & {*sys.modules})
 sys.exit(code)
 """
 FULL = "import sys; from disttrace.cli import main; sys.exit(main(['diagnose', *sys.argv[1:]]))"
+ASKS = f"{FULL.replace('sys.exit', 'print')}; print('polars' in sys.modules)"
 REPORTS = ROOT / "tests/viewer/load/public_reports.txt"
 MOST_KB, MOST_CPU_S = 40_000, 1.0
 """A table of operations takes 100 MB; on a quiet machine it is 29 MB and 0.18 s."""
@@ -85,10 +86,26 @@ def test_tables_are_made_of_a_hang_where_they_tell_more(tmp_path: Path, over: st
             journal.run(journal.message(group, "send", 1), S // 2, MS, q=1)
         if journal.rank == 0:
             journal.begin(journal.collective(group), S, q=4 if over == "dropped" else 3)
-    program = f"{FULL.replace('sys.exit', 'print')}; print('polars' in sys.modules)"
-    shown = run_program([sys.executable, "-c", program, str(tmp_path)], clean_environ()).check()
+    shown = run_program([sys.executable, "-c", ASKS, str(tmp_path)], clean_environ()).check()
     assert shown.stdout.splitlines()[-2:] == ["1", str(over != "nothing")]
     assert ("unwaited_work" in shown.stdout) == (over == "dropped"), shown.stdout
+
+
+@pytest.mark.parametrize("late_ms", [4, 12])
+def test_tables_are_made_of_a_job_that_is_over_where_a_rank_may_be_late(
+    tmp_path: Path, late_ms: int
+) -> None:
+    pytest.importorskip("polars")
+    for journal, group in steps(tmp_path, 3):
+        late = late_ms * MS if journal.rank == 1 else 0
+        for number in range(3, 24):
+            journal.run(
+                journal.collective(group), number * 20 * MS + late, 15 * MS - late, q=number
+            )
+        journal.define("exit", t=S, how="normal", code=0)
+    shown = run_program([sys.executable, "-c", ASKS, str(tmp_path)], clean_environ()).check()
+    assert shown.stdout.splitlines()[-2:] == [str(int(late_ms > 4)), str(late_ms > 4)]
+    assert ("straggler" in shown.stdout) == (late_ms > 4), shown.stdout
 
 
 def test_logs_are_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,22 +20,15 @@ import polars as pl
 
 from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.past import Late
+from disttrace_viewer.analysis.past import FEW_TIMES, LEAST_NS, LONG_NS, TIMES, Late
 from disttrace_viewer.trace.model import JobTrace
 
-LEAST_NS = 5_000_000
-"""Own delays below this are noise of the machine."""
 SHARE_OF_SPAN = 0.05
-TIMES = 10
 SHARE_OF_SITE = 0.7
 NOTABLE = 0.15
 """Of the whole time: who is late now and then only is reported from here on."""
-FEW_TIMES = 3
 COSTLY = 0.25
-LONG_NS = 100_000_000
-"""So few times count as well where they took a quarter of the time between the first and the last
-exchange, and each of them so long that no busy machine explains it.
-"""
+"""``FEW_TIMES`` count where they took a quarter of the time from the first exchange to the last."""
 STARTING = 0.1
 """What is lost in so much of a process's exchanges is start-up; of a habit at least half is lost
 after that, and it lasts for half of those that the line is called in.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from disttrace.journal.code_files import is_program
@@ -12,6 +13,13 @@ from disttrace_viewer.trace.model import Call
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Stack
 
+LEAST_NS = 5_000_000
+"""Own delays below this are noise of the machine."""
+TIMES = 10
+"""Who is late less often has no habit."""
+FEW_TIMES = 3
+LONG_NS = 100_000_000
+"""So few times count as well where each took so long that no busy machine explains it."""
 Place = tuple[str, Frame | None]
 """Operation (with FSDP's module) and the user's line: behind a framework all have one line."""
 Misfit = tuple[Op, Op, int, list[Hashable]]
@@ -93,6 +101,19 @@ class Past:
 
 
 NOTHING = Past()
+
+
+def may_be_late(exchanges: Iterable[Mapping[int, int]]) -> bool:
+    """Whether any of these processes may be a straggler, by when each began (ns) in each exchange:
+    its own delay is never more than how much later than the lower median it began.
+    """
+    often: Counter[int] = Counter()
+    long: Counter[int] = Counter()
+    for began in exchanges:
+        usual = sorted(began.values())[(len(began) - 1) // 2]
+        often.update(p for p, t_ns in began.items() if t_ns - usual >= LEAST_NS)
+        long.update(p for p, t_ns in began.items() if t_ns - usual >= LONG_NS)
+    return max(often.values(), default=0) >= TIMES or max(long.values(), default=0) >= FEW_TIMES
 
 
 def place_of(call: Call) -> Place:

@@ -7,11 +7,13 @@ arguments that differed in a call that returned) takes a table of all operations
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+import orjson
+
 from disttrace_viewer.analysis.liveness import look
-from disttrace_viewer.analysis.past import Past
+from disttrace_viewer.analysis.past import Past, may_be_late
 from disttrace_viewer.api.report import Report, report_of, stall_ns
 from disttrace_viewer.diagnosis import job
 from disttrace_viewer.diagnosis.announced import Other, other, settled
@@ -19,8 +21,9 @@ from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.evidence.mismatches import KINDS
 from disttrace_viewer.findings.finding import ERROR
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.files import is_remote
+from disttrace_viewer.load.files import is_remote, size
 from disttrace_viewer.load.foreign.evidence import evidence as journals_of
+from disttrace_viewer.load.journals import open_journal
 from disttrace_viewer.load.problems import Problems, ViewerError
 from disttrace_viewer.load.text import segment
 from disttrace_viewer.merge.jobs import ALL, beside, chooser, folders
@@ -31,6 +34,7 @@ from disttrace_viewer.states.state import Merged, parts_of
 if TYPE_CHECKING:
     from disttrace_viewer.api.reading import Paths
     from disttrace_viewer.trace.model import JobTrace
+    from disttrace_viewer.trace.process import Process
 
 Others: TypeAlias = tuple[Other, ...]
 """Jobs beside the one that is shown."""
@@ -199,26 +203,61 @@ class _Whole(Past):
 
 
 def _is_whole(found: Verdict, where: Sequence[str | Files]) -> bool:
-    """Whether tables could add nothing: a hang of a small job is judged without Polars, which takes
-    longer to import than all else. Then no straggler is looked for, all collectives were compared
-    with their arguments, nothing differed, no message is over, and no Work was dropped.
+    """Whether tables could add nothing: a small job is judged without Polars, which takes longer to
+    import than all else. It hangs, where no straggler is looked for, or is over; no message is
+    over, no Work was dropped, and members of collectives neither differed nor may have been late.
     """
-    evidence, kinds = found.case.evidence, {finding.kind for finding in found.findings}
-    collectives, sample = evidence.sample.of_kind("collective"), evidence.sample
+    trace, sample = found.case.trace, found.case.sample
+    hangs = any(finding.severity == ERROR for finding in found.findings)
     if (
-        all(finding.severity != ERROR for finding in found.findings)
-        or evidence.partial
-        or not kinds.isdisjoint(KINDS)
+        (found.case.evidence.live and not hangs)
+        or not KINDS.isdisjoint(finding.kind for finding in found.findings)
         or sample.of_kind("message")
-        or len({(op.process, op.thread) for op in collectives})
-        > len({op.process for op in collectives})
-        or not sample.exact >= {(op.process, op.call.stream) for op in collectives}
+        or any(process.unreduced for process in trace.processes)
     ):
         return False
-    bases = {path for process in evidence.trace.processes for path in process.paths}
-    of = [one for one in journals_of(where, Problems()) if one.base in bases]
-    segments = (path for one in of for path in one.segments.values())
-    return not any(DROPPED in segment(path, Problems()).data for path in segments)
+    processes = {path: process for process in trace.processes for path in process.paths}
+    of = [(processes[f.base], f) for f in journals_of(where, Problems()) if f.base in processes]
+    if sum(size(path) for _, f in of for path in f.segments.values()) > job.SOON_BYTES:
+        return False
+    try:
+        exchanges = [*_exchanges(trace, of).values()]
+    except (LookupError, TypeError, ValueError):
+        return False
+    differ = any(len({like for _, like in one.values()}) > 1 for one in exchanges)
+    began = ({i: t_ns for i, (t_ns, _) in one.items()} for one in exchanges)
+    return not differ and (hangs or (len(trace.clocks) == 1 and not may_be_late(began)))
+
+
+def _exchanges(
+    trace: JobTrace, journals: Sequence[tuple[Process, Files]]
+) -> dict[Hashable, dict[int, tuple[int, str]]]:
+    """Of every collective when each process (its index) began it, in ns, and what it called, the
+    same text for the same call. Raises LookupError, TypeError or ValueError where Work was dropped,
+    or a record is none that most are: of a number decided late, say.
+    """
+    groups = {(m.process, m.number): group.index for group in trace.groups for m in group.members}
+    found: dict[Hashable, dict[int, tuple[int, str]]] = {}
+    for process, files in journals:
+        journal = open_journal(files, Problems())
+        calls = {} if journal is None else journal.definitions.numbered["call"]
+        like = {n: str({**call, **_OWN}) for n, call in calls.items()}
+        for path in files.segments.values():
+            data = segment(path, Problems()).data
+            if DROPPED in data:
+                raise ValueError("a dropped Work")
+            for record in orjson.loads(b"[%b]" % data.rstrip().replace(b"\n", b",")):
+                if "q" in record:
+                    number = record.get("s", 0)
+                    call, called = calls[number], f"{like[number]}{record.get('a')}"
+                    stream = groups[process.index, call["group"]], call.get("backend")
+                    members = found.setdefault((stream, record["q"]), {})
+                    members[process.index] = process.t0 + record["t"], called
+    return found
+
+
+_OWN = dict.fromkeys(("n", "stack", "group"))
+"""What equal calls of several processes have of their own."""
 
 
 def write_states(
