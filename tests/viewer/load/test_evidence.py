@@ -18,8 +18,10 @@ import pytest
 from disttrace_viewer.api.attached import from_files
 from disttrace_viewer.api.report import Report
 from disttrace_viewer.api.verdict import diagnose
+from disttrace_viewer.findings.rules.reported import _MAKERS
 from disttrace_viewer.load.foreign import logs
 from disttrace_viewer.load.foreign.evidence import troubles
+from disttrace_viewer.load.foreign.forms import _REPORTED
 from disttrace_viewer.load.foreign.lines import LogLine
 from disttrace_viewer.load.problems import ViewerError
 from support.log_corpus import CORPUS, Excerpt
@@ -418,3 +420,8 @@ def test_a_pipe_without_a_log_is_named_as_one() -> None:
     done = subprocess.run(words, input="hello", capture_output=True, text=True, timeout=60)
     told = "disttrace: the standard input has no line of a watchdog, and no exception.\n"
     assert (done.returncode, done.stderr) == (2, told)
+
+
+def test_every_kind_of_report_has_its_sentence() -> None:
+    """But for output of torch's analyzer, which ``diagnose`` refuses."""
+    assert {kind for kind, *_ in _REPORTED} - _MAKERS.keys() == {"analyzer"}
