@@ -250,6 +250,7 @@ class Roll:
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self._folder = self._place = ""
         self._size = 0
         self._entered: list[proc.Entry] = []  # what `first` has read, but for those that have ended
 
@@ -294,7 +295,7 @@ class Roll:
             if not _lives_one(path):
                 for one in _entries(path):  # of those that were killed something is left
                     if fmt.is_plain_name(one.base):
-                        attempt(os.unlink, f"{self._place(identity)}{one.base}{fmt.CALLS_SUFFIX}")
+                        attempt(os.unlink, f"{self.place(identity)}{one.base}{fmt.CALLS_SUFFIX}")
                 try:
                     os.unlink(path)
                 except foreign.ours(FileNotFoundError):
@@ -302,10 +303,14 @@ class Roll:
 
     def _of(self, identity: Identity, what: str) -> str:
         name = "-".join((what, file_part(identity.host), namespace()))
-        return f"{self._place(identity)}{name}{fmt.ROLL_SUFFIX}"
+        return f"{self.place(identity)}{name}{fmt.ROLL_SUFFIX}"
 
-    def _place(self, identity: Identity) -> str:
-        return place(identity.folder(self._root))
+    def place(self, identity: Identity) -> str:
+        """With which the paths of such files begin, looked up once: it is asked all the time."""
+        folder = identity.folder(self._root)
+        if folder != self._folder:
+            self._folder, self._place = folder, place(folder)
+        return self._place
 
 
 def _entries(path: str) -> list[proc.Entry]:

@@ -18,7 +18,6 @@ from disttrace.journal.format import CALLS_SUFFIX, HEARTBEAT_NS, is_plain_name, 
 from disttrace.journal.originals import Empty, SimpleQueue, get_ident
 from disttrace.lifecycle.companion import Roll
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
-from disttrace.lifecycle.rendezvous_folder import place
 from disttrace.lifecycle.stack_sampler import Stacks
 from disttrace.recording import background, shown
 from disttrace.recording.background import SOON_NS
@@ -253,7 +252,6 @@ class InStep:
     def __init__(self, courses: Courses, root: str, suspect: Callable[[], None]) -> None:
         """``root``: the folder of all journals; ``suspect`` has the companion judge."""
         self._courses = courses
-        self._root = root
         self._suspect = suspect
         self._roll = Roll(root)
         self._streams: dict[tuple[str, int], shown.Compared] = {}
@@ -285,7 +283,7 @@ class InStep:
             self._suspect()
 
     def _path(self, identity: Identity, base: str) -> str:
-        return f"{place(identity.folder(self._root))}{base}{CALLS_SUFFIX}"
+        return f"{self._roll.place(identity)}{base}{CALLS_SUFFIX}"
 
     def _beside(self, path: str, mine: dict[int, int], words: memoryview) -> bool:
         """Compare what one other process shows; what it has of ours is done with then."""

@@ -71,9 +71,10 @@ class Excerpts:
     def of(self, bases: Iterable[str]) -> list[Excerpt]:
         """Of each stream that of the first process that shows it."""
         found: dict[int, Page] = {}
+        around = place(self._directory)
         for base in bases:
             if len(found) < MOST_STREAMS and is_plain_name(base):
-                self._read(f"{place(self._directory)}{base}{CALLS_SUFFIX}", found)
+                self._read(f"{around}{base}{CALLS_SUFFIX}", found)
         shown = sorted(found.items())[:MOST_STREAMS]
         room = MOST_LINES // max(1, len(shown))
         return [self._excerpt(name, page, room) for name, page in shown]
