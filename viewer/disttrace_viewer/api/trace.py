@@ -298,17 +298,6 @@ def pieces(trace: model.JobTrace, wanted: str, *, source: bool = True) -> Iterat
     return lines(trace) if source or wanted != "html" else lines(trace, source=False)
 
 
-def send(trace: model.JobTrace) -> int:
-    """Send ``otlp`` to the collector of the ``OTEL_*`` variables; the exit code.
-
-    Raises:
-        ViewerError: where spans did not get there.
-    """
-    from disttrace_viewer.otlp import export as otlp
-
-    return otlp.send(trace)
-
-
 def _packed(parts: Iterable[bytes]) -> Iterator[bytes]:
     """As gzip, without a time or a name in it: the same trace gives the same bytes."""
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)

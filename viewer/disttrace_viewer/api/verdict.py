@@ -7,6 +7,7 @@ arguments that differed in a call that returned) takes a table of all operations
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -84,6 +85,20 @@ def diagnose(
         lambda: _read(path, job, stall_s, engine, replayed, progress),
         lambda report: [one.case.evidence for one in (report, *report.others)],
     )
+
+
+def send(path: Paths, job: str | None, engine: str | None, progress: folder.Progress) -> int:
+    """Send a job and what is wrong in it to the collector of the ``OTEL_*`` variables; the exit
+    code. What could not be read goes to standard error.
+
+    Raises:
+        ViewerError: as ``diagnose``, and where spans did not get there.
+    """
+    from disttrace_viewer.otlp import export
+
+    report = diagnose(path, job, engine=engine, progress=progress)
+    sys.stderr.writelines(f"{problem.sentence}\n" for problem in report.case.trace.problems)
+    return export.send(report.verdict)
 
 
 def _read(

@@ -46,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Write the export; a file appears only when it is complete."""
+    if args.format == "otlp" and args.output is None and not args.profiles:
+        from disttrace_viewer.api.verdict import send
+
+        return send(args.dirs, args.job, args.engine, common.progress())
     from disttrace_viewer.api import trace as exporting
 
     target = None if args.output in (None, "-") else args.output
@@ -53,8 +57,6 @@ def execute(args: argparse.Namespace) -> int:
     trace = common.read(args)
     for problem in trace.problems:
         sys.stderr.write(problem + "\n")
-    if args.output is None and chosen == "otlp":
-        return exporting.send(trace.model)
     if target is None:
         for piece in exporting.pieces(trace.model, chosen, source=not args.no_source):
             sys.stdout.buffer.write(piece)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from disttrace.journal.format import DEFS_SUFFIX
 from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.diagnosis.job import verdict_on
+from disttrace_viewer.diagnosis.verdict import Verdict
 from disttrace_viewer.findings.finding import RuleFinding
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.otlp.pipeline import Pipeline
@@ -35,7 +36,7 @@ def lines(trace: JobTrace) -> Iterator[bytes]:
 
     memory = InMemorySpanExporter()
     pipeline = Pipeline(Tracers(SimpleSpanProcessor(memory)).emit, pending_ns=_NEVER)
-    for _ in _feed(pipeline, trace):
+    for _ in _feed(pipeline, verdict_on(trace)):
         if len(found := memory.get_finished_spans()) >= _BATCH:
             memory.clear()
             yield _line(found)
@@ -43,8 +44,9 @@ def lines(trace: JobTrace) -> Iterator[bytes]:
         yield _line(found)
 
 
-def send(trace: JobTrace) -> int:
-    """Send to the environment's collector; the exit code. Raises ViewerError if spans are lost."""
+def send(verdict: Verdict) -> int:
+    """Send the job that was judged to the environment's collector; the exit code. Raises
+    ViewerError if spans are lost."""
     from disttrace_viewer.otlp.sdk import Tracers
     from disttrace_viewer.otlp.sending import to_collector
 
@@ -53,7 +55,7 @@ def send(trace: JobTrace) -> int:
     if sender is None:
         raise ViewerError("OTEL_SDK_DISABLED or OTEL_TRACES_EXPORTER says that nothing is sent")
     pipeline = Pipeline(Tracers(sender).emit, pending_ns=_NEVER)
-    for _ in _feed(pipeline, trace):
+    for _ in _feed(pipeline, verdict):
         if sender.hopeless():
             break
     if not sender.finish():
@@ -65,20 +67,19 @@ def send(trace: JobTrace) -> int:
 _NEVER = 1 << 62
 
 
-def _feed(pipeline: Pipeline, trace: JobTrace) -> Iterator[None]:
+def _feed(pipeline: Pipeline, verdict: Verdict) -> Iterator[None]:
     """Journal by journal; control comes back after each, and every so many spans."""
     found: dict[str, tuple[End, list[RuleFinding]]] = {}
-    verdict = verdict_on(trace)
-    for process, end in zip(trace.processes, verdict.case.evidence.ends, strict=True):
+    processes, ends = verdict.case.trace.processes, verdict.case.evidence.ends
+    for process, end in zip(processes, ends, strict=True):
         concerns = [
             finding
             for finding in verdict.findings
             if process.index in (*finding.culprits, *finding.waiting)
         ]
         for path in process.paths:
-            if path.endswith(DEFS_SUFFIX):
-                directory, name = os.path.split(path)
-                base = name.removesuffix(DEFS_SUFFIX)
+            if os.path.exists(path + DEFS_SUFFIX):
+                directory, base = os.path.split(path)
                 pipeline.follow(directory, base)
                 found[base] = end, concerns
     for base in list(pipeline.journals):
