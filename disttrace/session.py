@@ -81,7 +81,8 @@ class Session:
         self._companion = Companion(config, reporter.report)
         joined_as = self.capture.groups.default_rank
         self._summary = ExitSummary(
-            config, self.identity, lambda: self._journal is not None, joined_as
+            *(config, self.identity, lambda: self._journal is not None, joined_as),
+            lambda: self._ending.failed,
         )
         self._announcer: Announcer | None = None
         self._without_gil = without_gil = GilFreeStacks(self.capture)

@@ -289,8 +289,11 @@ class Roll:
         """Whether another bare rank lives here. Raises OSError."""
         return _lives_one(self._of(identity, _BARE))
 
-    def leave(self, identity: Identity) -> None:
-        """This process ends; the last one takes the files away. Raises OSError."""
+    def leave(self, identity: Identity, *, failed: bool) -> None:
+        """This process ends; the last one takes the files away, but not a rank that ``failed``
+        before another one began: those will wait for it. Raises OSError."""
+        if failed and _number("WORLD_SIZE") > 1 and self.count(identity) == 1:
+            return
         for path in (self.path(identity), self._of(identity, _BARE)):
             if not _lives_one(path):
                 for one in _entries(path):  # of those that were killed something is left

@@ -55,7 +55,7 @@ class Ending:
         self._guard = partial(capture.guard, PART)
         self._close = close
         self._last_word = last_word
-        self._failed = False
+        self.failed = False
         self._interrupted = False
         self._said = False
         # Code, stack and causes of what reached the top.
@@ -88,12 +88,12 @@ class Ending:
             hook = self._capture.engine.value(PART, module, name, hook)
 
     def forked(self) -> None:
-        self._failed = self._interrupted = self._said = False
+        self.failed = self._interrupted = self._said = False
         self._left = None
 
     def _ends_by(self, error: BaseException) -> None:
         """``error`` was uncaught in the main thread."""
-        self._failed = True
+        self.failed = True
         self._interrupted = foreign.is_a(error, KeyboardInterrupt)
         self.failure(error)
 
@@ -165,7 +165,7 @@ class Ending:
 
     def _exits_at_once(self, status: int, caller: object, handled: BaseException | None) -> None:
         if caller in _FORKED_BY:  # a child that imported torch when it was under way already
-            self.exit("exception" if self._failed else "exit", foreign.plain(status))
+            self.exit("exception" if self.failed else "exit", foreign.plain(status))
         elif caller == __name__:  # by `end_process`
             self.exit(ABORTED, foreign.plain(status))
         else:
@@ -223,20 +223,20 @@ class Ending:
 
         def last_words() -> None:
             # A program may have put its own excepthook over ours.
-            error = None if self._failed else _uncaught()
+            error = None if self.failed else _uncaught()
             if error is not None:
                 self._ends_by(error)
             if self._interrupted:
                 self.exit("exception", None)  # the interpreter will send itself SIGINT
-            elif self._failed:
+            elif self.failed:
                 self.exit("exception", 1)
             elif self._left is not None:
                 self.exit("exit", *self._left)
             else:
                 self.exit("normal", None)
             self._close()
-            code = 1 if self._failed else self._left[0] if self._left else 0
-            self._last_word(code, failed=self._failed)
+            code = 1 if self.failed else self._left[0] if self._left else 0
+            self._last_word(code, failed=self.failed)
 
         self._guard(last_words)
 
@@ -272,7 +272,7 @@ class Ending:
 
     def _child_ends(self, code: int) -> None:
         origin = self._left[1:] if self._left is not None and self._left[0] == code else ()
-        self.exit("exception" if self._failed else "exit", code, *origin)
+        self.exit("exception" if self.failed else "exit", code, *origin)
         self._last_word(code, failed=False)
 
     def _torch_spawn(self, module: types.ModuleType) -> None:
@@ -309,9 +309,9 @@ class Ending:
             if type(mark) is _Mark:
                 mark.uncaught()  # nothing of the program's is left that could catch it
             return
-        if error is None or self._failed:
+        if error is None or self.failed:
             return
-        self._failed = True
+        self.failed = True
         self.failure(error)
 
 

@@ -17,6 +17,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from disttrace import errors, foreign
@@ -131,11 +132,14 @@ class ExitSummary:
         identity: Identity,
         is_open: Callable[[], bool],
         joined_as: Callable[[], int | None],
+        failed: Callable[[], bool],
     ) -> None:
-        """``is_open``: it has a journal; ``joined_as``: rank in the default group, for mpirun."""
+        """``is_open``: it has a journal; ``joined_as``: rank in the default group, for mpirun;
+        ``failed``: an exception reached the top."""
         self._config = config
         self._is_open = is_open
         self._joined_as = joined_as
+        self._failed = failed
         self._identity = identity
         self._roll = Roll(config.dir)
 
@@ -153,7 +157,7 @@ class ExitSummary:
     def _leave(self) -> None:
         """Nothing of a job is left where its processes met; others clean up there, too."""
         if self._is_open():
-            foreign.attempt(self._roll.leave, self._identity)
+            foreign.attempt(partial(self._roll.leave, self._identity, failed=self._failed()))
 
     def _say(self) -> None:
         identity, joined = self._identity, self._joined_as()

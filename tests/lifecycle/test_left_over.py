@@ -14,13 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from disttrace.identity import Identity
 from disttrace.journal import proc
 from disttrace.journal.segment import filesystem
-from disttrace.lifecycle import rendezvous_folder
+from disttrace.lifecycle import companion, rendezvous_folder
 from disttrace.lifecycle.companion import Roll
 from disttrace.lifecycle.heartbeat import IN_MEMORY, RARELY_NS, Syncing
 from disttrace.lifecycle.rendezvous_folder import namespace, own_folder, place
@@ -204,8 +205,26 @@ def test_the_roll_names_a_hosts_journals(tmp_path: Path, monkeypatch: pytest.Mon
     assert [*own.files()[0].segments] == [7]
     assert [*own.files()[0].segments] == [7]
     assert len(listed) == 1
-    roll.leave(me)  # nobody else lives
+    roll.leave(me, failed=False)  # nobody else lives
     assert not Path(roll.path(me)).exists()
+
+
+@pytest.mark.usefixtures("parent")
+@pytest.mark.parametrize(("failed", "others"), [(True, 0), (True, 1), (False, 0)])
+def test_a_rank_that_fails_before_others_begin_stays_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: bool, others: int
+) -> None:
+    """They will wait for it. Where processes meet is looked up once: they look again and again."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    look_up = Mock(return_value=f"{tmp_path}/")
+    monkeypatch.setattr(companion, "place", look_up)
+    roll, me = Roll(str(tmp_path)), Identity({}, job="job")
+    for _ in range(1 + others):
+        roll.enter(me, False)
+    assert len([*roll.first(me)]) == 1 + others
+    roll.leave(me, failed=failed)
+    assert Path(roll.path(me)).exists() is (failed and not others)
+    look_up.assert_called_once_with(str(tmp_path))
 
 
 def roll(folder: Path, job: str, *lines: str, age_s: float = 2 * SETTLED_S, ns: str = "") -> Path:
