@@ -18,7 +18,6 @@ PRIVATE = ("DISTTRACE_PARENT",)
 UNRECORDED = ("DISTTRACE_SECRET",)
 """Variables that are no settings, for settings are recorded: by what companions know each other."""
 
-EXPORTS = ("json", "otlp")
 _NO_TABLE = Table()
 _NAMES = re.compile(r"[a-z0-9_]+")
 
@@ -48,7 +47,7 @@ def _items(value: object) -> list[str]:
 
 def _exports(value: object) -> frozenset[str]:
     chosen = frozenset(_items(value))
-    if not chosen or not chosen <= frozenset(EXPORTS):
+    if not chosen or not chosen <= frozenset(("json", "otlp")):
         raise ValueError
     return chosen
 
@@ -92,10 +91,6 @@ def _seconds(lowest: float) -> Kind:
     return _number(f"a number of seconds from {lowest:g} to a billion", float, lowest, 1e9)
 
 
-def _switch(value: object) -> bool:
-    return value if isinstance(value, bool) else project.read_switch(str(value))
-
-
 def _file_mode(value: object) -> str:
     """Octal digits; a number is taken as Python wrote it (``0o640``)."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
@@ -133,7 +128,7 @@ def _label(value: object) -> str:
     return _text(value).strip()
 
 
-_SWITCH = Kind("on or off", _switch)
+_SWITCH = Kind("on or off", lambda v: v if isinstance(v, bool) else project.read_switch(str(v)))
 
 
 class Setting(NamedTuple):

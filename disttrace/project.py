@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 FILE = "pyproject.toml"
-_TABLE = b"tool.disttrace"
 _MOST = 1 << 20
 """A longer file is none that people write."""
 
@@ -104,7 +103,7 @@ def _read(path: str) -> Table:
         data, owner = _content(path)
     except (OSError, ValueError):
         return Table()  # there is none that could be read
-    if _TABLE not in data:
+    if b"tool.disttrace" not in data:
         return Table()
     if owner not in (0, os.geteuid()):
         return _refused("belongs to another user")

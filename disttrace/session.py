@@ -322,7 +322,9 @@ class Session:
             return  # nothing is known of such a copy's locks: stderr's may be held for ever
         journal = f"its journal in {self._folder}"
         if foreign.is_a(error, SlowWrites):
-            self._leave_word()
+            if self._journal is not None:  # one more write, or it would look as if it had died
+                record = {DEF: "exit", "t": self.recorder.now(), "how": UNINSTALLED, "code": None}
+                foreign.attempt(self._journal.define, record)
             text = foreign.text_of(error)
             why = f"{journal} holds the program up ({text}; DISTTRACE_SLOW_WRITE is the bound)"
         else:
@@ -338,12 +340,6 @@ class Session:
             f"a file of the journal of process {os.getpid()} in {self._folder} is lost ({why}); "
             "it goes on in the next one",
         )
-
-    def _leave_word(self) -> None:
-        """One more write to a slow journal: without it the process would look as if it had died."""
-        if self._journal is not None:
-            record = {DEF: "exit", "t": self.recorder.now(), "how": UNINSTALLED, "code": None}
-            foreign.attempt(self._journal.define, record)
 
     def _hand_down(self) -> None:
         """Put into the environment what children need, and remember what stood there."""

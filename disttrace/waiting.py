@@ -191,7 +191,6 @@ def _is_in_the_middle() -> bool:
 
 
 DIR_VARIABLE = "DISTTRACE_DIR"
-DEFAULT_DIR = "disttrace-out"
 
 PAST = (
     "torch was imported past the import hook of disttrace (another finder in sys.meta_path was "
@@ -235,7 +234,7 @@ class _BeforeTorch:
     def hand_down(self) -> None:
         self.environment.put(PARENT_VARIABLE, self.identity.handed_down())
         named = _of_project("dir")  # looked for in any case: later the file is the program's own
-        folder = os.environ.get(DIR_VARIABLE) or named or DEFAULT_DIR
+        folder = os.environ.get(DIR_VARIABLE) or named or "disttrace-out"
         if folder.strip() and not os.path.isabs(folder):
             try:
                 self.environment.put(DIR_VARIABLE, os.path.abspath(os.path.expanduser(folder)))

@@ -25,7 +25,6 @@ from disttrace.journal.originals import local
 from disttrace.recording.operation import Operation
 
 PART = "operations of other libraries"
-_HOSTS = ("cpu", "meta")
 
 
 class LibraryCalls(NamedTuple):
@@ -176,5 +175,5 @@ def _device(given: Mapping[str, Any]) -> str | None:
     for value in given.values():
         kind = getattr(getattr(value, "device", None), "type", None)
         if isinstance(kind, str) and hasattr(value, "dtype"):
-            return None if kind in _HOSTS else kind
+            return None if kind in ("cpu", "meta") else kind
     return None

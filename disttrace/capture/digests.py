@@ -33,7 +33,6 @@ from disttrace.capture.wrapping.wrappers import before, compose
 from disttrace.patching import rename
 
 PART = "digests of values"
-EXPECTED = "expect_equal"
 
 _FUNCTIONS = ("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor")
 """Torch's functions whose result stands in their first argument, equal in all members."""
@@ -140,7 +139,7 @@ class Digests:
         def take() -> None:
             entry = self._capture.groups.passed(group)
             if entry is not None:
-                self.take(EXPECTED, name, entry, tensors, frame)
+                self.take("expect_equal", name, entry, tensors, frame)
 
         self._capture.guard(PART, take)
 

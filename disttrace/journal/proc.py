@@ -25,7 +25,6 @@ _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 _STATE, _PARENT, _MINOR, _MAJOR, _USER, _KERNEL, _CHILDREN = 0, 1, 7, 9, 11, 12, 13
 _THREADS, _TICKS, _STATUS = 17, 19, 49
 """Fields of ``stat`` counted from the state, which follows the name in brackets."""
-_DEAD = ("Z", "X")
 
 
 class Stat(NamedTuple):
@@ -50,7 +49,7 @@ class Stat(NamedTuple):
     @property
     def has_ended(self) -> bool:
         """Whether it is a zombie, or less than that; its first thread may end before others."""
-        return self.state in _DEAD and self.threads < 2
+        return self.state in ("Z", "X") and self.threads < 2
 
 
 class Here(NamedTuple):

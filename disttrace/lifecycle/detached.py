@@ -27,7 +27,6 @@ from disttrace.lifecycle.rendezvous_folder import namespace, records_in
 from disttrace.project import absolute
 
 _AUTO_INSTRUMENTATION = os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")
-_LISTS = ("PATH", "LD_LIBRARY_PATH")
 _PATHS = ("PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE", "TMPDIR")
 _FILES = ("_CERTIFICATE", "_CLIENT_KEY", "CERT_FILE", "CERT_DIR", "CA_BUNDLE")
 """How names of variables end that name files, OpenTelemetry's and those of TLS."""
@@ -135,7 +134,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     others = [f for f in folders if f and not f.rstrip(os.sep).endswith(_AUTO_INSTRUMENTATION)]
     kept["PYTHONPATH"] = os.pathsep.join(map(absolute, others))
     for name, value in kept.items():
-        if value and name in _LISTS:
+        if value and name in ("PATH", "LD_LIBRARY_PATH"):
             kept[name] = os.pathsep.join(map(absolute, value.split(os.pathsep)))
         elif value and (name in _PATHS or name.endswith(_FILES)):
             kept[name] = absolute(value)

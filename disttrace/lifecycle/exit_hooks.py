@@ -20,6 +20,7 @@ import time
 import types
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 from disttrace import errors, foreign
@@ -433,8 +434,9 @@ def end_process(code: int) -> None:
     stream has a thread: a pipe may lack a reader, a lock be held, a stream raise."""
     until = time.monotonic() + WITHIN_S
     streams = {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__) if s is not None}
-    flushes: list[Callable[[], None]] = [_flush_c, *(partial(_flush, s) for s in streams.values())]
-    threads = [background.Thread(partial(_quietly, flush), "disttrace-flush") for flush in flushes]
+    flush = methodcaller("flush")  # which a stream may not have
+    flushes: list[Callable[[], None]] = [_flush_c, *(partial(flush, s) for s in streams.values())]
+    threads = [background.Thread(partial(_quietly, one), "disttrace-flush") for one in flushes]
     for thread in [one for one in threads if one.start()]:
         thread.join(max(0.0, until - time.monotonic()))
     os._exit(code)
@@ -443,10 +445,6 @@ def end_process(code: int) -> None:
 def _quietly(flush: Callable[[], object]) -> None:
     with contextlib.suppress(BaseException):
         flush()
-
-
-def _flush(stream: Any) -> None:
-    stream.flush()  # which it may not have
 
 
 def _flush_c() -> None:

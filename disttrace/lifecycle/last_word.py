@@ -34,10 +34,8 @@ PATIENCE_S, MOST_SHARES = 2.0, 5.0
 up to so many times that where as many processes want each processor: all takes longer then.
 """
 
-_MAIN = "disttrace_viewer.companion.last_word"
 _LONGEST = 256 << 10
 _MOST_LOOKED_AT = 64
-_FAILED = b'"event":"failed"'
 
 
 def ask(config: Config, identity: Identity, *, code: int, stands: bool) -> Mapping[str, Any] | None:
@@ -50,7 +48,7 @@ def ask(config: Config, identity: Identity, *, code: int, stands: bool) -> Mappi
     failed = code != 0
     if not failed and role not in (AGENT, WORKER):  # a process that it started may have failed
         looked_at = _journals(config, identity)[:_MOST_LOOKED_AT]
-        failed = any(ends_with(path, FAILURE, _FAILED) for path in looked_at)
+        failed = any(ends_with(path, FAILURE, b'"event":"failed"') for path in looked_at)
     if failed and (config.quiet or not may_speak):
         return None
     if not (failed or stands) or not _journals(config, identity):
@@ -84,7 +82,7 @@ def _answer(order: dict[str, Any]) -> Mapping[str, Any] | None:
     try:
         with open(os.devnull, "wb") as nowhere, open(writes, "wb") as out:
             keeper = detached.start_ours(
-                _MAIN,
+                "disttrace_viewer.companion.last_word",
                 order,
                 os.environ,
                 out=out.fileno(),

@@ -268,12 +268,13 @@ class Stacks:
     def look(self, now: int) -> None:
         """Now and then; ``now`` is in nanoseconds of any steady clock."""
         progress = self._capture.recorder.progress()
+        most = 2 * _MOST if now - self._since >= _LONG_NS else _MOST
         if progress != self._progress or not self._since:
             self._progress, self._since, self._due = progress, now, now + QUIET_NS
             self._early = True
             self._noted.clear()
             self._look_at_work()
-        elif now >= self._due and self._may_write(now):
+        elif now >= self._due and self._written < most:
             self._due = now + min(max((now - self._since) // 2, _SOONEST_NS), _LATEST_NS)
             self._early = False
             self.take()
@@ -282,10 +283,6 @@ class Stacks:
             if self._written < _MOST_EARLY:
                 for thread, lines in self._at_work().items():
                     self._note(thread, lines)
-
-    def _may_write(self, now: int) -> bool:
-        most = 2 * _MOST if now - self._since >= _LONG_NS else _MOST
-        return self._written < most
 
     def take(self) -> None:
         """Note where every thread is, now."""

@@ -192,7 +192,6 @@ _PLAIN = re.compile(
 _NUMBER = re.compile(r"\d")
 _PASSWORD = re.compile(r"pass(?:word|wd|phrase|code)|pwd|secret", re.I)
 _OPTION = re.compile(r"-{0,2}[+~]{0,2}[A-Za-z_][\w.\-/@:]*")
-_TAKES_HEADER = frozenset({"-H", "--header"})
 _HEADER_LINE = re.compile(r"((?<![\w-])([\w-]+):\s{0,40}).+")
 _SHORT_P = re.compile(r"-p(?=.{5})(?=.{0,200}[A-Z0-9])(?![a-z][a-z_-]{0,200}(?:=|$)|\d{1,200}$).+")
 
@@ -253,7 +252,7 @@ class Masker:
             if short.takes_command(before):
                 result.append(self._words(argument))
                 continue
-            if before in _TAKES_HEADER:
+            if before in ("-H", "--header"):
                 argument = _HEADER_LINE.sub(_without_header, argument)
             if level and not _is_option(argument) and not is_harmless(argument, level):
                 result.append(MASK)

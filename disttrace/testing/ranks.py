@@ -26,7 +26,6 @@ from disttrace.journal import proc
 from disttrace.journal.format import VERDICTS_SUFFIX
 
 _PAUSE_S = 0.005
-_END_S = 2.0
 ENDED, STALLED, LATE = "ended", "stalled", "late"
 """All have ended, or one badly and the others had their time to notice; they have announced a
 stall; the time is over."""
@@ -152,7 +151,7 @@ class RunningRanks:
             for pid in self.running:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-            deadline = time.monotonic() + (_END_S if number == signal.SIGTERM else 10)
+            deadline = time.monotonic() + (2 if number == signal.SIGTERM else 10)
             while self.running and time.monotonic() < deadline:
                 self.poll()
                 time.sleep(_PAUSE_S)
@@ -169,7 +168,6 @@ def _announced(journals: Path) -> bool:
 
 _SLOW = ("straggler", "late_sender")
 """How long ranks take on this machine, which they share, is no fault of theirs."""
-_MOST_S = 120.0
 
 
 def diagnosed(journals: Path, form: str, *options: str) -> bytes:
@@ -180,7 +178,7 @@ def diagnosed(journals: Path, form: str, *options: str) -> bytes:
             [*command, "--format", form, *options],
             env={**os.environ, "DISTTRACE": "0", "NO_COLOR": "1"},
             stdout=subprocess.PIPE,
-            timeout=_MOST_S,
+            timeout=120,
             check=False,
         ).stdout
     except subprocess.TimeoutExpired:

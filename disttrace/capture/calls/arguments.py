@@ -23,7 +23,6 @@ _sizes, _dtype, _device = (
 )
 _numel, _element_size = torch.Tensor.numel, torch.Tensor.element_size
 _TORCH = frozenset({"torch"})
-_OPERATIONS = ("RedOpType", "ReduceOp")
 _REDUCTIONS: dict[int, str] = {}  # by the hash, which is the number, of what torch has few of
 
 # Names in the overloads and in the schemas of operators, by what they mean, where that is not it.
@@ -168,7 +167,7 @@ def _slot(slot: str, value: Any) -> str:
     kind = foreign.type_name(value) if foreign.is_of_library(value, _TORCH) else ""
     if kind.endswith("Options"):
         return "options"
-    return "op" if kind in _OPERATIONS else slot
+    return "op" if kind in ("RedOpType", "ReduceOp") else slot
 
 
 def flat(value: Any) -> list[Any]:

@@ -16,8 +16,6 @@ from disttrace.journal.originals import sleep
 from disttrace.recording.recorder import Recorder
 
 _MODES = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
-_ABORTING = ("1", "2")
-_WELL = "SUCCESS"
 
 
 _TIMING = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING", "TORCH_NCCL_DESYNC_DEBUG")
@@ -68,7 +66,7 @@ class Answers:
 
     def __init__(self, opened: Open, groups: Groups) -> None:
         self._open, self._groups = opened, groups
-        self._may_be_aborted = any(os.environ.get(name) in _ABORTING for name in _MODES)
+        self._may_be_aborted = any(os.environ.get(name) in ("1", "2") for name in _MODES)
         self.timed = is_on(_TIMING) or os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
 
     def take(self, channel: Channel, answer: Reply) -> bool:
@@ -176,7 +174,7 @@ class Answers:
         for device in {} if entry is None else entry.backends:
             error: Any = foreign.attempt(lambda d=device: backend_for(live, d).get_error())
             if error is not None:
-                return bool(error.name != _WELL)
+                return bool(error.name != "SUCCESS")
         return None
 
     def stop_doubting(self) -> None:

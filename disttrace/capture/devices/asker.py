@@ -17,7 +17,6 @@ from disttrace.recording import background
 
 _T = TypeVar("_T")
 _LIFE_S = 5.0  # without a question
-_NAME = "disttrace-device"
 _THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal, and HIP's
 _FINE = (0, 600)  # success, not ready; HIP's too
 _DEVICE_ERRORS = ("CUDA error", "HIP error", "CUDA driver error")
@@ -45,7 +44,7 @@ class Asker(Generic[_T]):
             if self._running:
                 return
             self._running = True
-        if not background.Thread(self._run, _NAME).start():
+        if not background.Thread(self._run, "disttrace-device").start():
             self._running = False
 
     def answer(self, timeout_s: float = 0.0) -> _T | None:

@@ -34,8 +34,6 @@ from disttrace.journal import compiled
 from disttrace.journal.originals import sleep
 
 _STRING = "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
-# Where the devices' half of torch is; the one of ROCm bears another name.
-_DEVICE_LIBRARIES = ("libtorch_cuda.so", "libtorch_hip.so")
 
 # onlyActive -> JSON; raises RuntimeError for what C++ throws
 Json = Callable[[bool], bytes]
@@ -45,7 +43,8 @@ def nccl_json() -> Json | None:
     """The native recorder of NCCL: ``dump(active)`` gives JSON. None where it is not found."""
     # The tag means that the result is a std::string of the layout that we are compiled for.
     symbol = "_ZN4c10d20dump_nccl_trace_jsonB5cxx11Ebb"
-    found = (_json(library, symbol, None) for library in _DEVICE_LIBRARIES)
+    # Where the devices' half of torch is; the one of ROCm bears another name.
+    found = (_json(library, symbol, None) for library in ("libtorch_cuda.so", "libtorch_hip.so"))
     return next((each for each in found if each is not None), None)
 
 
@@ -76,7 +75,6 @@ Key = tuple[int, int]
 
 BUFFER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 _BUFFER_FIRST = "TORCH_FR_BUFFER_SIZE"  # where it is set, it wins; torch 2.5 does not know it
-_DEFAULT_SIZE = 2000
 
 COMPLETED = "completed"
 
@@ -248,7 +246,7 @@ def off_by_default() -> bool:
 def advice() -> str:
     """What turns recorders on, true for this torch."""
     name = _BUFFER_FIRST if os.environ.get(_BUFFER_FIRST) else BUFFER
-    return f"set {name}={_DEFAULT_SIZE}"
+    return f"set {name}=2000"
 
 
 def unix_offset() -> tuple[int, int]:

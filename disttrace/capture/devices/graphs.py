@@ -25,7 +25,6 @@ from disttrace.journal.originals import Lock, get_ident
 from disttrace.recording.operation import CallRecord, Operation
 
 _RUNS = 8  # of like operations; of more a checksum is shown
-_DEVICE = "cuda"
 
 # operation, and what shows that it is over (None: nothing does)
 Follow = Callable[[Operation, "Callable[[], bool] | None"], None]
@@ -157,7 +156,7 @@ class Graphs:
     def _begin(self, graph: Any, frame: Any) -> list[Operation]:
         number, names = self._names.entries[id(graph)]
         found = []
-        keys = {"kind": COLLECTIVE, "backend": REPLAYED, "device": _DEVICE, "async": True}
+        keys = {"kind": COLLECTIVE, "backend": REPLAYED, "device": "cuda", "async": True}
         for group, name in names:
             entry = self._capture.groups.by_number(group)
             if entry is not None:

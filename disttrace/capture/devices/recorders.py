@@ -25,7 +25,6 @@ _EVENT_CACHE = "TORCH_NCCL_CUDA_EVENT_CACHE"
 _FAILURES = 3  # one after another, within four seconds: nothing looks hung for that
 _PAUSE_NS = 250_000_000  # after a failure, doubled by each
 _LONGEST_PAUSE_NS = 60_000_000_000
-_MESSAGES = ("send", "recv")
 
 UNSAFE = (
     f"When NCCL finishes an operation: with {_EVENT_CACHE}=0 this torch crashes when its flight "
@@ -136,7 +135,7 @@ def spoils(call: CallRecord, *, batched: bool) -> bool:
     event of the graph: to query that prints an error at each dump, and up to torch 2.7 raises it.
     Of other captured calls it keeps none, or one without events.
     """
-    return (call.op in _MESSAGES and not batched) or call.op.endswith("_coalesced")
+    return (call.op in ("send", "recv") and not batched) or call.op.endswith("_coalesced")
 
 
 def blind() -> str:

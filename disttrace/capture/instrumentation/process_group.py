@@ -34,7 +34,6 @@ PART = "collectives and messages"
 
 # torch's public functions that wait themselves, by name: their options say nothing of it.
 _WAITING = frozenset({"send", "recv", "monitored_barrier"})
-_LEAVING = frozenset({"isend", "irecv"})
 
 
 def install(capture: Capture) -> None:
@@ -146,7 +145,7 @@ def _asynchronous(capture: Capture, signature: arguments.CallArguments, frame: A
         return bool(name != "monitored_barrier")  # the method itself was called
     if name in _WAITING:
         return False
-    if name in _LEAVING:
+    if name in ("isend", "irecv"):
         return not _sends_and_waits(capture, frame)
     if signature.asynchronous is not None:
         return signature.asynchronous
@@ -170,7 +169,6 @@ def _async_local(frame: Any) -> bool | None:
 
 
 COALESCED = "coalesced operations"
-_MANAGER = "coalescing_manager"
 
 
 def install_coalescing(capture: Capture) -> None:
@@ -200,7 +198,7 @@ class Coalescing:
             thread.batches = {}
         thread.batches[entry.n] = []
         frame = foreign.caller(sys._getframe(1))
-        operation = self._capture.begin_composed(frame, _MANAGER, group=entry)
+        operation = self._capture.begin_composed(frame, "coalescing_manager", group=entry)
         self._around[thread.number, entry.n] = operation
 
     def end(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -143,8 +143,6 @@ FROM_CXX = "store traffic from C++"
 
 # Of C++ through and through.
 _STORES = ("PrefixStore", "TCPStore", "FileStore", "HashStore")
-# Passed on without a record: they ask nothing of the server that could hang.
-_PLAIN = ("set_timeout", "has_extended_api", "clone")
 
 
 def install_proxies(capture: Capture) -> None:
@@ -231,7 +229,8 @@ def _proxy_class(capture: Capture) -> type:
     for row in ROWS:
         if hasattr(base, row.method):
             methods[row.method] = _recorded(capture, row, getattr(base, row.method))
-    for name in _PLAIN:
+    # Passed on without a record: they ask nothing of the server that could hang.
+    for name in ("set_timeout", "has_extended_api", "clone"):
         if hasattr(base, name):
             methods[name] = passed_on(getattr(base, name))
     return type("DelegatingStore", (base,), methods)

@@ -20,7 +20,6 @@ from disttrace.capture.wrapping.context import Capture
 from disttrace.patching import subclasses
 
 PART = "Python subclasses"
-_OURS = "disttrace."
 
 
 def install(capture: Capture) -> None:
@@ -28,7 +27,7 @@ def install(capture: Capture) -> None:
     seen: Registry[bool] = Registry()
 
     def instrument(owner: type) -> None:
-        if seen.get(id(owner)) or owner.__module__.startswith(_OURS):
+        if seen.get(id(owner)) or owner.__module__.startswith("disttrace."):
             return
         seen.add(owner, True)
         for patched, patch in capture.instrumenters:

@@ -36,7 +36,6 @@ from disttrace.journal.originals import get_ident
 from disttrace.recording.operation import CallRecord, Operation, ThreadState
 
 PART = "waits of functional collectives"
-NAMESPACES = (FUNCTIONAL, "_dtensor")
 _WAIT = "wait_tensor"
 
 # torch's backend without traffic: what it issues is complete.
@@ -61,7 +60,7 @@ class Issuing(Part):
         self._calls = CallTable(capture.sites)
         self._issued: dict[int, list[CallRecord]] = {}  # by threads in a functional operator
         self._operators = OperatorCalls(capture, name, self._wrap, scripted)
-        for namespace in NAMESPACES:
+        for namespace in (FUNCTIONAL, "_dtensor"):
             self._operators.watch(namespace, issuers)
         capture.on_fork.append(self._issued.clear)
 

@@ -142,9 +142,6 @@ FUNCTIONAL = "_c10d_functional"
 AUTOGRAD = "_c10d_functional_autograd"
 """Its operators stand above the keys at which kernels can see them, and issue from there."""
 
-# Operators that communicate say in which group; the others only wait for a result, or wrap it.
-_GROUP = "group_name"
-
 Appeared = Callable[[], None]
 Which = Callable[[str], Iterable[str]]  # names of operators of a namespace
 
@@ -196,7 +193,8 @@ def guarded(capture: Capture, part: str, appeared: Appeared) -> None:
 def issuers(namespace: str) -> Iterator[str]:
     """Operators of a namespace that communicate."""
     for name in operators(namespace):
-        if any(each.name == _GROUP for each in schema_of(namespace, name).arguments):
+        # Those say in which group; the others only wait for a result, or wrap it.
+        if any(each.name == "group_name" for each in schema_of(namespace, name).arguments):
             yield name
 
 

@@ -352,7 +352,6 @@ def _from_native(chain: Sequence[str], stack: Stack) -> bool:
     return is_library(stack[0].file) and "/torch/utils/data/" not in stack[0].file
 
 
-_LEFT = ("SystemExit", INTERRUPT)
 _GIVEN_UP_NS = 1_500_000_000
 """A handler that raises after so long a wait (an alarm per step) gives up on others."""
 
@@ -366,7 +365,7 @@ def left(op: Op, process: Process) -> Op:
         return op
     failure = _failure(process)
     raised = failure is not None and op.error == failure.chain[0] and _by_handler(failure.stack)
-    if not raised and op.error.partition(":")[0] not in _LEFT:
+    if not raised and op.error.partition(":")[0] not in ("SystemExit", INTERRUPT):
         return op
     issued_ns = op.issued_ns or op.begin_ns  # it took part, and does not wait in it
     return replace(

@@ -309,15 +309,12 @@ def _communicating(holding: Mapping[int, StackSample], at_work: Set[int]) -> int
     main = holding.get(_MAIN)
     if main is None or _MAIN in at_work:
         return _MAIN
-    if _in_program(main.stack) and not _waits(main.stack):
+    inner = main.stack[0]
+    waits = waits_for_input(inner.file, inner.function) or _waits_for_thread(main.stack)
+    if _in_program(main.stack) and not waits:
         return _MAIN
     inside = (t for t in sorted(at_work & holding.keys()) if _in_program(holding[t].stack))
     return next(inside, _MAIN)
-
-
-def _waits(stack: Stack) -> bool:
-    """For a thread, or for input."""
-    return waits_for_input(stack[0].file, stack[0].function) or _waits_for_thread(stack)
 
 
 def _waits_for_thread(stack: Stack) -> bool:

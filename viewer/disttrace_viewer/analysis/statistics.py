@@ -80,7 +80,6 @@ def with_shapes(rows: pl.LazyFrame) -> pl.LazyFrame:
 KEYS = ("op", "group", "line")
 FAMILY = "family"
 """A further key: groups of one description (the tp groups of a mesh) are one family."""
-P99 = 0.99
 NEVER = "never completed"
 """A state beside Scalasca's: waiting in an exchange that never was over."""
 
@@ -119,7 +118,7 @@ class Statistics:
             pl.col("bytes").sum(),
             pl.col("_duration").sum().alias("total_ns"),
             pl.col("_duration").median().round().cast(pl.Int64).alias("median_ns"),
-            pl.col("_duration").quantile(P99, "nearest").cast(pl.Int64).alias("p99_ns"),
+            pl.col("_duration").quantile(0.99, "nearest").cast(pl.Int64).alias("p99_ns"),
             pl.col("_duration").max().alias("max_ns"),
             pl.col("wait_ns").sum().alias("waiting_ns"),
             pl.col("never_ns").sum().alias("never_completed_ns"),

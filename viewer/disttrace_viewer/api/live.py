@@ -24,7 +24,6 @@ from disttrace_viewer.views.terminal.top import Shares, Snapshot, activity_of, l
 
 EVERY_S, REST = 1.0, 3
 """So often it reads; that takes at most one part in so many and one of the time."""
-_REPAINTS_PER_S = 2.0
 _LEAVE = (b"q", b"\x03", b"")
 
 
@@ -96,7 +95,7 @@ def follow(
         console=out,
         screen=True,
         get_renderable=painted,
-        refresh_per_second=_REPAINTS_PER_S,
+        refresh_per_second=2.0,
     )
     with suppress(KeyboardInterrupt), _quit() as quits, live:  # Ctrl-C is the other way to leave
         while True:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _WHOLE = 100_000
 """Columns that no line of a report fills."""
-STALL_VARIABLE = "DISTTRACE_STALL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +201,7 @@ def stall_ns(seconds: float | None) -> int:
     """As given, else as DISTTRACE_STALL has it where it is a number, else the default."""
     if seconds is None:
         try:
-            seconds = float(os.environ.get(STALL_VARIABLE) or "nan")
+            seconds = float(os.environ.get("DISTTRACE_STALL") or "nan")
         except ValueError:
             seconds = math.nan
     return round(seconds * 1e9) if 0 < seconds <= 1e9 else STALL_NS

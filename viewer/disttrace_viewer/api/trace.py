@@ -249,7 +249,6 @@ SUFFIXES = {
 """Suffix -> the formats that it may hold, the one that it stands for first."""
 ARCHIVE = ".tar"
 GZIP = ".gz"
-_LEVEL = 6
 
 
 def format_of(path: str | None, wanted: str | None, profiles: Sequence[str] = ()) -> str:
@@ -300,7 +299,7 @@ def pieces(trace: model.JobTrace, wanted: str, *, source: bool = True) -> Iterat
 
 def _packed(parts: Iterable[bytes]) -> Iterator[bytes]:
     """As gzip, without a time or a name in it: the same trace gives the same bytes."""
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    packer = zlib.compressobj(level=6, wbits=16 + zlib.MAX_WBITS)
     for part in parts:
         yield packer.compress(part)
     yield packer.flush()

@@ -24,7 +24,6 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.plain_text import whole
 from disttrace_viewer.trace.values import dataclass, field, replace
 
-SERVER_VARIABLE = "TORCH_WORKER_SERVER_SOCKET"
 HANDLERS = (
     "dump_nccl_trace_pickle?includestacktraces=false",
     "fr_trace_json",
@@ -34,11 +33,8 @@ HANDLERS = (
 no stacks; with them a first dump costs a process more than a second of a processor.
 """
 SERVER_LIMIT_S = 3.0
-_THREAD = b"pt_workerserver"
 _LISTENS, _CONNECTED = "0A", "01"
 _ANY = "0" * 32
-_FOUND = b"200"
-_ABSENT = b"404"
 Address = str | tuple[str, int]
 
 
@@ -52,10 +48,10 @@ def address(pid: int) -> Address | None:
         kinds = (file.partition(":") for file in opened(pid))
         own = {inode.strip("[]") for kind, _, inode in kinds if kind == "socket"}
         paths = list(_paths(pid, own))
-        found_at = environment(pid).get(SERVER_VARIABLE)
+        found_at = environment(pid).get("TORCH_WORKER_SERVER_SOCKET")
         if found_at is not None and found_at in paths:
             return path_in(pid, found_at)
-        if _THREAD not in thread_names(pid):
+        if b"pt_workerserver" not in thread_names(pid):
             return None
         if paths:
             return path_in(pid, paths[0]) if len(paths) == 1 else None
@@ -98,9 +94,9 @@ def _requested(where: Address, pid: int, handler: str, until: float) -> bytes | 
         raise NoAnswer(f"does not answer ({error.strerror or type(error).__name__})") from error
     head, _, body = bytes(data).partition(b"\r\n\r\n")
     status = head.split(b" ", 2)[1:2]
-    if status == [_ABSENT]:
+    if status == [b"404"]:
         return None
-    if status != [_FOUND] or len(data) > MOST_BYTES:
+    if status != [b"200"] or len(data) > MOST_BYTES:
         raise NoAnswer("answers with something else than a dump")
     return body
 

@@ -76,11 +76,6 @@ def _standard_input() -> str:
     return path
 
 
-def _in_style() -> bool:
-    """Whether the environment asks for lines that are wrapped or coloured, also in a file."""
-    return not {"COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE"}.isdisjoint(os.environ)
-
-
 def execute(args: argparse.Namespace) -> int:
     """Print the report; 0 healthy, 1 an error or a warning, 2 journals are missing that it
     needs."""
@@ -107,7 +102,9 @@ def execute(args: argparse.Namespace) -> int:
         raise
     gc.freeze()  # it is used to the end: a search for garbage among it costs seconds
     looks = args.stacks or args.width or args.color or sys.stdout.isatty()
-    if args.format == "text" and sys.stdout.encoding == "utf-8" and not (looks or _in_style()):
+    # The environment may ask for lines that are wrapped or coloured, also in a file.
+    looks = looks or not {"COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE"}.isdisjoint(os.environ)
+    if args.format == "text" and sys.stdout.encoding == "utf-8" and not looks:
         common.write(f"{report}\n".encode())  # without rich, which takes a while to import
     elif args.format == "text":
         report.print(stacks=args.stacks, width=args.width, color=args.color)

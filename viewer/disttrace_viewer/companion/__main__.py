@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import uuid
+from contextlib import suppress
 from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING
@@ -62,9 +63,13 @@ def main(argv: list[str]) -> int:
         service.serve(duties, registry, log)
     except Exception as error:
         log.write(f"the companion of this job ended: {type(error).__name__}: {error}")
-    _remove_if_empty(os.path.splitext(order.registry)[0] + ".log")
+    from disttrace.journal.format import remove_own
     from disttrace.lifecycle.rendezvous_folder import own_folder
 
+    log_path = os.path.splitext(order.registry)[0] + ".log"
+    with suppress(OSError):  # the folder may be gone
+        if os.path.getsize(log_path) == 0:
+            remove_own(log_path)
     if (folder := own_folder()) is not None:
         service.sweep(folder)
     # The SDK's threads may still wait for a collector that never answers.
@@ -105,16 +110,6 @@ def _calls(order: Order) -> bytes:
         return Judge(order).calls()
     except Exception:
         return b""
-
-
-def _remove_if_empty(path: str) -> None:
-    from disttrace.journal.format import remove_own
-
-    try:
-        if os.path.getsize(path) == 0:
-            remove_own(path)
-    except OSError:
-        pass  # the folder is gone
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def _between(
     total: Counter[str] = Counter()
     busy = beside = others = failed = hidden = False
     for pid, now in after.items():
-        then = before.get(pid, _NOTHING)
+        then = before.get(pid, _Taken({}, {}))
         for key, count in now.counts.items():
             more = max(0, count - then.counts.get(key, 0))
             total[key if isinstance(key, str) else "received"] += more
@@ -181,7 +181,6 @@ def _taken(pid: int, received: Mapping[int, int]) -> _Taken:
     return _Taken(counts, threads(pid), seen.state == "Z" and bool(seen.status))
 
 
-_NOTHING = _Taken({}, {})
 _CHILDREN, _OTHERS = "children", "others"
 """Of children that have ended; of all processes but the rank's own."""
 

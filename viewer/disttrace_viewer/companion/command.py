@@ -44,7 +44,6 @@ GRACE_S = 5.0
 """So long it may go on when the job is over."""
 _TERMINATED_S = 2.0
 """So long it has to end after that signal."""
-_POLL_S = 0.05
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
 
 
@@ -108,7 +107,7 @@ class Commands:
         while self._run_on():
             if time.monotonic() > until:
                 return False
-            time.sleep(_POLL_S)
+            time.sleep(0.05)
         return True
 
     def _signal(self, number: signal.Signals) -> None:

@@ -33,7 +33,6 @@ from disttrace_viewer.trace.process import Frame
 from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.wording.names import file_name
 
-_HOLD = (fmt.COLLECTIVE, fmt.MESSAGE, fmt.STORE)
 MOST_OPEN = 10_000
 """Operations of which the end is awaited; of more the oldest ones are work that is not awaited."""
 
@@ -138,7 +137,7 @@ class Holds:
             found = self._calls[number] = _CallKind(
                 group=call.get("group") if kind == fmt.COLLECTIVE else None,
                 place=place if kind == fmt.COLLECTIVE else "",
-                holds=kind in _HOLD,
+                holds=kind in (fmt.COLLECTIVE, fmt.MESSAGE, fmt.STORE),
                 of_store=kind == fmt.STORE,
                 on_device=fmt.ends_on_device(call.get("backend"), call.get("device")),
                 bytes=call.get("bytes") or 0,

@@ -43,7 +43,6 @@ RUNS, SLEEPS = "R", "S"
 _QUEUE = {"x86_64": 297, "aarch64": 240}  # rt_tgsigqueueinfo
 _INFO = struct.Struct("=iii4xiIQ")
 _SI_QUEUE = -1
-_ASKED = b"disttrace-ask\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +193,7 @@ def _sender() -> Callable[[int, int, int, int], bool] | None:
     def send(pid: int, asked: int, number: int, thread: int) -> bool:
         try:
             with open(f"/proc/{pid}/task/{asked}/comm", "rb") as file:
-                if file.read() != _ASKED:
+                if file.read() != b"disttrace-ask\n":
                     return False
         except OSError:
             return False  # it has ended

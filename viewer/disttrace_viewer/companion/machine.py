@@ -38,7 +38,6 @@ class HostTrouble:
     pid: int | None = None
 
 
-KERNEL_LOG = "kernel log"
 _READ_ALL = 3
 _MOST = 1 << 20
 _LINE = re.compile(r"^<\d+>\[ *(\d+\.\d+)\](?:\[ *[TC]\d+\])? (.*)$")
@@ -110,11 +109,9 @@ def _trouble_in(line: str, at_s: float) -> HostTrouble | None:
         return None
     where = LINK if number in OF_LINKS else where
     text = line[:MOST_TEXT]
-    return HostTrouble(KERNEL_LOG, where, at_s, text, name, number, int(pid) if pid else None)
+    return HostTrouble("kernel log", where, at_s, text, name, number, int(pid) if pid else None)
 
 
-NVIDIA_SMI = "nvidia-smi"
-_DRIVER = "/proc/driver/nvidia/version"
 _COMMAND = ("--query-gpu=index,pci.bus_id,pstate", "--format=csv,noheader")
 _LOST_DEVICE = re.compile(
     r"GPU is lost|fallen off the bus|GPU requires reset|Unknown Error|ERR!", re.I
@@ -128,7 +125,7 @@ class NvidiaSmi:
     def __init__(self, command: str | None = None) -> None:
         """``command``: a path; else what PATH has, where NVIDIA's driver is loaded."""
         self._child: subprocess.Popen[bytes] | None = None
-        if command is None and os.path.exists(_DRIVER):
+        if command is None and os.path.exists("/proc/driver/nvidia/version"):
             command = shutil.which("nvidia-smi")
         if command is not None:
             with suppress(OSError):
@@ -162,7 +159,7 @@ def read_smi(output: str, at_s: float) -> list[HostTrouble]:
         if _LOST_DEVICE.search(line):
             name = named[0].lower() if (named := _NAME.search(line)) else None
             found.setdefault(
-                name, HostTrouble(NVIDIA_SMI, DEVICE, at_s, line.strip()[:MOST_TEXT], name)
+                name, HostTrouble("nvidia-smi", DEVICE, at_s, line.strip()[:MOST_TEXT], name)
             )
     return list(found.values())
 

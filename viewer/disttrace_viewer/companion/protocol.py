@@ -326,7 +326,6 @@ def _course(checker: Checker, value: Any) -> list[Any]:
 _NAME, _ROW, _SIGNED = text("name"), number(-(1 << 31)), number(-(1 << 63))
 _OP = [_ROW] * (OpRow.T + 1) + [maybe(_ROW)] * (OpRow.COUNT - OpRow.T - 1)
 _OP[OpRow.KEY] = maybe(text("keys"))
-_FRAME = row(text("text"), _N, _NAME)
 _PAIRS = rows(row(_N, _N))
 _STATE: dict[str, Check] = {
     **dict.fromkeys(("modified_ns", "read", "size", "count", "last_t"), _N),
@@ -357,7 +356,7 @@ _STATE: dict[str, Check] = {
 }
 _DEFINED: dict[str, Check] = {
     "string": table(_N, text("text")),
-    "stack": table(_N, rows(_FRAME)),
+    "stack": table(_N, rows(row(text("text"), _N, _NAME))),
     **{kind: _numbered(kind) for kind in ("thread", "store", "group", "call")},
 }
 

@@ -108,14 +108,13 @@ def joined(answers: Sequence[PeerReply], summaries: Sequence[PeerReply]) -> byte
 
 def parted(data: bytes) -> tuple[list[PeerReply], list[PeerReply]]:
     """The same again; none where it is no such thing."""
-    answers, summaries = protocol.opened(data, _HANDED_OVER) or ([], [])
+    answers, summaries = protocol.opened(data, protocol.row(_REPLIES, _REPLIES)) or ([], [])
     return answers, summaries
 
 
 _REPLIES = protocol.rows(
     lambda _, pair: PeerReply(str(pair[0])[:64], bytes.fromhex(pair[1])), most=1 << 14
 )
-_HANDED_OVER = protocol.row(_REPLIES, _REPLIES)
 _SEEN = protocol.row(
     one_of(True, False, None),
     maybe(number(-(1 << 31))),
@@ -229,11 +228,10 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
     if type(value) is dict:
         return {key: mapped(one, change) for key, one in value.items()}
     if type(value) is list:
-        return [mapped(one, change) if type(one) in _MAPPED else one for one in value]
+        return [mapped(one, change) if type(one) in (str, list, dict) else one for one in value]
     return value
 
 
-_MAPPED = (str, list, dict)
 _WORDS, _TABLES = ("named", "process", "identity", "ops", "queues"), ("string", "store", "group")
 """Where a state has words, besides its failures."""
 

@@ -188,7 +188,13 @@ class Watch(Duty):
         if not answer:  # another host prints
             self._due = time.monotonic() + _SOON_S
         elif "diverged" in answer:
-            self._tell_divergence(answer)
+            # Of each group once.
+            new = not self._diverged.issuperset(answer["diverged"])
+            self._diverged.update(answer["diverged"])
+            if answer["lines"] and new:
+                objects = _objects("diverged", answer["objects"])
+                self._tell_command(objects, answer["alert"])
+                self._announce(answer["lines"], answer["announcers"], objects)
         else:
             self._judge(answer, time.monotonic() - began)
 
@@ -286,15 +292,6 @@ class Watch(Duty):
         stood = verdict["died"] or now - self._stalled_since >= self._order.stall_s
         if verdict["aborting"] and signature and stood:
             self._abort(verdict["aborting"], died=verdict["died"])
-
-    def _tell_divergence(self, found: dict[str, Any]) -> None:
-        """Report that ranks are out of step, of each group once."""
-        new = not self._diverged.issuperset(found["diverged"])
-        self._diverged.update(found["diverged"])
-        if found["lines"] and new:
-            objects = _objects("diverged", found["objects"])
-            self._tell_command(objects, found["alert"])
-            self._announce(found["lines"], found["announcers"], objects)
 
     def _is_fewer(self, signature: list[Any], now: float) -> bool:
         """Whether it is for now the picture that was reported, but that some of the missing have

@@ -44,7 +44,6 @@ FEW_BYTES = 1 << 22
 """Of those that are read in this process: processes for them would take as long to start."""
 NO_RANK = Merged({})
 Choose = Callable[[Sequence[LaunchedJob]], Sequence[str]]
-Fetch = Callable[[Sequence[str]], Sequence[State]]
 
 
 def fits_a_table(paths: Sequence[str | Files]) -> bool:
@@ -93,7 +92,7 @@ def judged(
     engine: Engine = here,
     local: Merged | None = None,
     others: Merged = NO_RANK,
-    fetch: Fetch | None = None,
+    fetch: Callable[[Sequence[str]], Sequence[State]] | None = None,
     look: Look = look,
     compare: bool = False,
 ) -> Verdict:

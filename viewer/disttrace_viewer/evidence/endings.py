@@ -33,7 +33,7 @@ from disttrace_viewer.trace.operation import (
     is_connection_error,
     is_own_limit,
 )
-from disttrace_viewer.trace.values import replace
+from disttrace_viewer.trace.values import replace, together
 
 
 class Endings(Recorded):
@@ -79,17 +79,13 @@ class Endings(Recorded):
     @cached_property
     def broken(self) -> Mapping[int, tuple[Op, ...]]:
         """Operations of each process that ended because of others, with no exchange after them."""
-        return {
-            process: kept
+        found = together(
+            (process, op)
             for process, failed in self.failed.items()
-            if (
-                kept := tuple(
-                    op
-                    for op in failed
-                    if because_of_others(op) and (op.end_ns or 0) >= self._exchanged.get(process, 0)
-                )
-            )
-        }
+            for op in failed
+            if because_of_others(op) and (op.end_ns or 0) >= self._exchanged.get(process, 0)
+        )
+        return {process: tuple(broken) for process, broken in found.items()}
 
     @cached_property
     def raised(self) -> Mapping[int, Op]:

@@ -249,11 +249,8 @@ class Evidence(Endings):
         """Whether a failure, or a late peer, shows that what was given up was meant to succeed."""
         if any(end.how in (OWN, CASCADE, SILENT) for end in self.ends):
             return True
-        closed = sum(
-            any(is_closed(op.error) and op.call.kind in GROUPED for op in broken)
-            for broken in self.broken.values()
-        )
-        return closed > 0
+        every = (op for broken in self.broken.values() for op in broken)
+        return any(is_closed(op.error) and op.call.kind in GROUPED for op in every)
 
     @cached_property
     def first_broken_ns(self) -> int | None:

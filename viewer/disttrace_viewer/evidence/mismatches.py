@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -246,16 +247,9 @@ def judge(members: Members, size: int) -> tuple[str, frozenset[int], Mapping[int
     return None
 
 
-def _dtype(op: Op) -> str | None:
-    return "/".join(sorted(set(op.call.dtypes))) if op.call.dtypes else None
-
-
 def minority(values: Mapping[int, Hashable], size: int) -> frozenset[int]:
     """Those outside a strict majority of a group of ``size``; none if there is none."""
-    counts: dict[Hashable, int] = {}
-    for value in values.values():
-        counts[value] = counts.get(value, 0) + 1
-    usual, most = max(counts.items(), key=lambda item: item[1])
+    ((usual, most),) = Counter(values.values()).most_common(1)
     if 2 * most <= size:
         return frozenset()
     return frozenset(rank for rank, value in values.items() if value != usual)
@@ -378,7 +372,7 @@ def _shape_words(op: Op) -> str | None:
 _READ: Mapping[str, Callable[[Op], str | None]] = {
     "op_mismatch": lambda op: op.call.op if op.call.op != UNKNOWN_OP else None,
     "root_mismatch": lambda op: None if op.call.root is None else str(op.call.root),
-    "dtype_mismatch": _dtype,
+    "dtype_mismatch": lambda op: "/".join(sorted({*op.call.dtypes})) if op.call.dtypes else None,
     "shape_mismatch": _shape_words,
     "reduce_op_mismatch": lambda op: op.call.reduce_op,
 }

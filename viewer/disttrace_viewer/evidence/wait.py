@@ -143,7 +143,6 @@ LIMIT_NS, LIMITS = 60_000_000_000, 6
 """A stall begins so late then, and at most after so many times the usual limit."""
 _MOVES_NS = 10_000_000_000
 """An import that stands at one line for longer hangs."""
-_IMPORTS = "<frozen importlib"
 
 
 def import_limit_ns(evidence: Evidence) -> int:
@@ -168,7 +167,7 @@ def _imports(evidence: Evidence, process: int) -> bool:
         and end.how == ALIVE
         and end.held is None
         and evidence.cut_ns - sample.t_ns < _MOVES_NS
-        and any(frame.file.startswith(_IMPORTS) for frame in sample.stack)
+        and any(frame.file.startswith("<frozen importlib") for frame in sample.stack)
     )
 
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from disttrace.journal.format import derived_id, job_trace_id
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
-_OWN_PLACE = "HashStore"
 
 
 class Context(NamedTuple):
@@ -70,4 +69,4 @@ def _place(base: Mapping[str, Any], process: str) -> Hashable:
         return f"tcp:{base['port']}"
     if base.get("path") is not None:
         return f"file:{base['path']}"
-    return f"hash:{process}" if base.get("type") == _OWN_PLACE else str(base.get("name"))
+    return f"hash:{process}" if base.get("type") == "HashStore" else str(base.get("name"))

@@ -80,7 +80,7 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
         return None if ns is None else to_unix(new, ns - old.offset_ns)
 
     def moved(value: Any) -> Any:
-        names = [name for name in getattr(value, "_fields", ()) if name in _TIMES]
+        names = [name for name in getattr(value, "_fields", ()) if name in ("t_ns", "first_ns")]
         if names:
             return value._replace(**{name: at(getattr(value, name)) for name in names})
         if isinstance(value, Mapping):
@@ -92,7 +92,6 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
     return replace(process, **found)
 
 
-_TIMES = ("t_ns", "first_ns")
 _OWN_TIMES = ("start_ns", "last_ns", "heartbeat_ns")
 _TIMED = (
     *("exit", "reported", "failures", "handling", "latest_samples", "samples", "workers"),

@@ -243,8 +243,6 @@ def _names(
     return names
 
 
-DEFAULT_DIR = "disttrace-out"
-DIR_VARIABLE = "DISTTRACE_DIR"
 NEWEST, ALL = "newest", "all"
 Lives = Callable[[Process], bool | None]
 """Whether a process runs, as far as this host can tell."""
@@ -253,7 +251,7 @@ Lives = Callable[[Process], bool | None]
 def folders(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[str]:
     """The folders that are meant; of an archive of ``collect`` one that goes with this process."""
     if path is None or isinstance(path, (str, os.PathLike)):
-        path = [(os.environ.get(DIR_VARIABLE) or DEFAULT_DIR) if path is None else path]
+        path = [(os.environ.get("DISTTRACE_DIR") or "disttrace-out") if path is None else path]
     return [opened(os.fspath(one)) for one in path] or folders(None)
 
 

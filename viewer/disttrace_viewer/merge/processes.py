@@ -40,8 +40,6 @@ _RENAMED = {
     "value": ("v", None),
 }
 """Fields of values by those of records, with what they are where these are not there."""
-_NO_SAMPLES: dict[int, values.StackSample] = {}
-_NO_THREADS: dict[int, str] = {}
 
 
 def clocks_of(journals: Iterable[Journal]) -> tuple[dict[str, int], tuple[Clock, ...]]:
@@ -200,9 +198,8 @@ def process_of(
         threads={
             number: item.get("name") or "?"
             for number, item in definitions.numbered["thread"].items()
-        }
-        or _NO_THREADS,
-        latest_samples=_NO_SAMPLES,
+        },
+        latest_samples={},
         notes=tuple(item.get("text") or "" for item in listed["note"]),
         dropped=bool(listed["dropped"]),
         node=next((item["node"] for item in listed["rendezvous"] if "node" in item), None),

@@ -14,7 +14,7 @@ from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.store_servers import Life, clusters, identifier
 from disttrace_viewer.trace.model import Call, Group, Member, Signature, Store
 from disttrace_viewer.trace.process import Process, Stack
-from disttrace_viewer.trace.values import dataclass, field, replace
+from disttrace_viewer.trace.values import dataclass, field, replace, together
 
 if TYPE_CHECKING:
     import polars as pl
@@ -79,7 +79,7 @@ class _Alike:
 
     @classmethod
     def of(cls, record: Record) -> _Alike:
-        args = record.get("args") or _NO_ARGS
+        args = record.get("args") or {}
         ranks = ranks_of(args.get("ranks"))
         shapes, dtypes = record.get("shapes"), record.get("dtypes")
         kind = record.get("kind")
@@ -98,9 +98,6 @@ class _Alike:
                 **{name: record.get(name) for name in _NUMBERS},
             ),
         )
-
-
-_NO_ARGS: dict[str, Any] = {}
 
 
 @dataclass(slots=True)
@@ -219,11 +216,11 @@ def merge_groups(
     for key in list(buckets):  # each is given up when it is merged: there may be a million
         bucket = buckets.pop(key)
         for alike in _by_members(bucket):
-            for together in clusters(alike, lambda s: lives[s.process]):
-                group, first = _group(len(groups), together, places)
+            for meeting in clusters(alike, lambda s: lives[s.process]):
+                group, first = _group(len(groups), meeting, places)
                 groups.append(group)
                 firsts.append((first.process, first.number))
-                index.update(((s.process, s.number), group.index) for s in together)
+                index.update(((s.process, s.number), group.index) for s in meeting)
     return tuple(groups), index, firsts
 
 
@@ -266,11 +263,8 @@ def _unique(group: Group, processes: Sequence[Process]) -> Group:
 def _by_members(bucket: Sequence[Seen]) -> list[list[Seen]]:
     """Split by members; who does not know the global ranks goes with the only ones of that size."""
     found: dict[Hashable, list[Seen]] = {}
-    alike: dict[int, list[Seen]] = {}
-    for item in bucket:
-        if item.ranks is not None:
-            # Equal lists mostly are one object; a tuple works out its hash each time.
-            alike.setdefault(id(item.ranks), []).append(item)
+    # Equal lists mostly are one object; a tuple works out its hash each time.
+    alike = together((id(item.ranks), item) for item in bucket if item.ranks is not None)
     for items in alike.values():
         found.setdefault(items[0].ranks, []).extend(items)
     for item in bucket:

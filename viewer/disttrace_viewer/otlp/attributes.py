@@ -29,7 +29,6 @@ _FROM_CALL = (
     *("op", "kind", "name", "backend", "device", "async"),
     *("dtypes", "reduce_op", "tag", "origin"),
 )
-_AS_JSON = ("shapes", "splits", "args")
 
 
 def operation(op: LiveOperation) -> Attributes:
@@ -43,7 +42,7 @@ def operation(op: LiveOperation) -> Attributes:
     for key in _FROM_CALL:
         if call.get(key) is not None:
             found[f"disttrace.{key}"] = call[key]
-    for key in _AS_JSON:
+    for key in ("shapes", "splits", "args"):
         if call.get(key):
             found[f"disttrace.{key}"] = orjson.dumps(call[key]).decode()
     times = {

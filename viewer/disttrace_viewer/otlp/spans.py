@@ -152,7 +152,8 @@ class Builder:
         root, part = op.journal.root, exchanged(op)
         links: list[tuple[Context, str]] = []
         if part is not None and part.peer is None and part.rank != 0:
-            first = _first(op, part)
+            # Of group rank 0, by which all members know the collective.
+            first = ids.span_id(root.trace, "member", part.group, part.backend, part.seq, 0)
             links.append((Context(self._elsewhere.get(first, root.trace), first), "exchange"))
         elif part is not None and part.peer is not None and op.call.get("op") != "send":
             sent = _message(root.trace, part, "send", part.peer, part.rank)
@@ -189,11 +190,6 @@ def _around(op: LiveOperation) -> LiveOperation | None:
     """The composed operation around it, unless a span of the user's is between the two."""
     outer = op.parent
     return outer if outer is not None and (op.user is None or op.user == outer.user) else None
-
-
-def _first(op: LiveOperation, part: Exchanged) -> str:
-    """The span of group rank 0 in a collective, by which all members know it."""
-    return ids.span_id(op.journal.root.trace, "member", part.group, part.backend, part.seq, 0)
 
 
 def _message(trace: str, part: Exchanged, op: str, sender: int, receiver: int) -> str:

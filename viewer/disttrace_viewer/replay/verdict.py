@@ -33,7 +33,6 @@ KIND = "would_hang"
 _ENDS = ("exit", "failure", "handling", "rendezvous")
 _LATER_NS = 3_600_000_000_000
 """So long all have stood: none is on the way any more."""
-_ROOTED = ("broadcast", "reduce", "gather", "scatter", "gather_into_tensor")
 
 _LASTING = re.compile(r",? for \d[\d.]* (?:ms|s|min|h)(?: \d+ (?:s|min|h))?\b")
 """A replay takes no time."""
@@ -170,7 +169,7 @@ def _hint(ops: Set[tuple[str, str | None]], *, on_device: bool) -> str:
     """Why it went well; ``ops`` are those that a rank stands in, with their backends."""
     names = {op for op, _ in ops}
     backend = next((name for _, name in sorted(ops, key=repr) if name), "the backend")
-    rooted = sorted(names & {*_ROOTED})
+    rooted = sorted(names & {"broadcast", "reduce", "gather", "scatter", "gather_into_tensor"})
     if rooted:
         return f"{backend} let it pass since in {rooted[0]} not everybody waits for everybody."
     if on_device:

@@ -167,9 +167,8 @@ class _Building:
             damage=self.survey.problems.of(files),
             losses=self.survey.problems.losses(files),
         )
-        calls: dict[int, int] = {}
-        for number, record in journal.definitions.numbered["call"].items():
-            calls[number] = self._call(index, journal, record)
+        records = journal.definitions.numbered["call"]
+        calls = {number: self._call(index, journal, record) for number, record in records.items()}
         unknown: int | None = None
         for row in state.ops:
             known = calls.get(row[OpRow.CALL])

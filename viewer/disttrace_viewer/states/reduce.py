@@ -158,7 +158,7 @@ def _state(
         size=size,
         process=process,
         identity=definitions.identity,
-        versions={k: v for k, v in definitions.versions.items() if k in _VERSIONS},
+        versions={k: v for k, v in definitions.versions.items() if k in ("torch", "not_captured")},
         source=definitions.source,
         listed={
             kind: found[-_LAST[kind] :] if kind in _LAST else _ends(found, MOST_LISTED)
@@ -234,9 +234,6 @@ _PROCESS = frozenset(
         *("pid_ns", "time_ns", "ticks"),
     )
 )
-
-
-_VERSIONS = frozenset(("torch", "not_captured"))
 
 
 def _row(record: Record, call: int, keys: Record) -> list[Any]:

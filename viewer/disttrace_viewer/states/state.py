@@ -138,7 +138,6 @@ def _path_of(text: Any) -> Any:
 _BYTES = "\0"
 """Before a path that is no text; no path has it."""
 _NAMES = tuple(one.name for one in fields(State))
-_NEEDED = _NAMES[: _NAMES.index("met")]
 
 
 class StateError(ValueError):
@@ -212,7 +211,7 @@ def checked(value: object) -> State:
         raise StateError(
             f"is a state of version {value.get('state')}, this disttrace knows {VERSION}"
         )
-    if lacking := [name for name in _NEEDED if name not in value]:
+    if lacking := [name for name in _NAMES[: _NAMES.index("met")] if name not in value]:
         raise StateError(f"is no state of a process: it lacks {', '.join(lacking[:3])}")
     found = {name: value[name] for name in _NAMES if name in value}
     try:

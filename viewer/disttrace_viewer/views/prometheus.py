@@ -20,6 +20,7 @@ import orjson
 from disttrace.journal.format import LIVE_SUFFIX, opened_own
 from disttrace.lifecycle.rendezvous_folder import own_folder
 from disttrace_viewer.load.problems import ViewerError
+from disttrace_viewer.trace.values import together
 
 OLD_S = 15.0
 """What was written longer ago is of a companion that is gone, or was stopped."""
@@ -118,10 +119,8 @@ def _known(folders: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 def _jobs(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Ranks that no launcher started have a file each: those that meet in one store are one job."""
-    together: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for one in found:
-        together.setdefault((one["host"], one.get("meets") or one["job"]), []).append(one)
-    for those in together.values():
+    jobs = together(((one["host"], one.get("meets") or one["job"]), one) for one in found)
+    for those in jobs.values():
         those.sort(key=lambda one: min((r["rank"] for r in one["ranks"].values()), default=0))
         yield {
             **those[0],

@@ -16,8 +16,6 @@ from disttrace_viewer.trace.values import dataclass
 from disttrace_viewer.wording.names import duration, file_name, names_of, number, size, tensors
 from disttrace_viewer.wording.sentences import capital, place, ranks
 
-_TIMES = (align.VANISHED, align.RARER, align.APPEARED, align.OFTENER)
-
 
 @dataclass(frozen=True, slots=True)
 class ShownCall:
@@ -93,7 +91,7 @@ def sentence(reported: DifferenceFacts, who: Iterable[int], slower: Slower | Non
     where, (a, b) = f"{capital(ranks(who))}, {reported.group}", reported.calls
     if reported.kind == align.FIRST:
         return f"{where}: first divergence at call {reported.nth:,}: {_both(reported)}."
-    if reported.kind in _TIMES:
+    if reported.kind in (align.VANISHED, align.RARER, align.APPEARED, align.OFTENER):
         word = reported.kind.replace("_", " ")
         return f"{where}: {word}: {b or a}: {_often(reported)}."
     if reported.kind == align.CHANGED:

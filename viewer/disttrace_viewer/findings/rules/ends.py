@@ -146,7 +146,7 @@ def _unseen(case: Case, found: list[Unseen]) -> RuleFinding:
     )
 
 
-STARTED, KILLED = "started", "killed"
+STARTED, KILLED, FAILED, EXITED = "started", "killed", "failed", "exited"
 
 
 def words(worker: Worker, *, sure: bool, many: bool = False) -> str:
@@ -166,9 +166,6 @@ def words(worker: Worker, *, sure: bool, many: bool = False) -> str:
     if sure:
         return f"{how} before {'they' if many else 'it'} used torch.distributed"
     return f"{how}, and no journal of {'them' if many else 'it'} was found"
-
-
-FAILED, EXITED = "failed", "exited"
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,9 +262,8 @@ def _mismatch(
 
 
 _TEXT = re.compile(r"(?:Global|Group) rank (-?[0-9]{1,9}) is not part of group", re.IGNORECASE)
-_ITSELF = re.compile(r"rank should not be the same as the rank of the current process")
+_ITSELF = "rank should not be the same as the rank of the current process"
 """Torch's error for a message to oneself; a group rank, taken for a global one, may be that."""
-_TO_ITSELF = re.compile(r"Invalid destination rank")
 
 
 def find_no_member(case: Case) -> Iterator[RuleFinding]:
@@ -314,7 +313,7 @@ def _named(case: Case, process: int, text: str) -> int | None:
     """The rank that an error states is wrong; None for other errors."""
     if match := _TEXT.search(text):
         return int(match[1])
-    return case.trace.processes[process].rank if _ITSELF.search(text) else None
+    return case.trace.processes[process].rank if _ITSELF in text else None
 
 
 def _group_of(case: Case, process: int, rank: int) -> Group | None:
@@ -344,7 +343,7 @@ def _no_member(case: Case, group: Group | None, named: dict[int, int]) -> RuleFi
     sending = {
         p
         for p in processes
-        if (end := case.ends[p]).failure and _TO_ITSELF.search(end.failure.text)
+        if (end := case.ends[p]).failure and "Invalid destination rank" in end.failure.text
     }
     return RuleFinding(
         kind="not_in_group",

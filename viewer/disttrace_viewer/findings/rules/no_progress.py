@@ -274,13 +274,12 @@ HINTS = {
     " of the job, and start again.",
 }
 _WHAT = {DEVICE: "a device", LINK: "a link", HOST: "a host"}
-_MOST = 2
 
 
 def troubles(trace: JobTrace, reported: Reported) -> str:
     """Nothing where there are none, else as many as one can read."""
     parts = []
-    for process, one in reported[:_MOST]:
+    for process, one in reported[:2]:
         whose = f" of {sentences.processes(trace, [process])}" if one.mine else ""
         xid = f"Xid {one.code}" if one.code is not None else one.name or _WHAT[one.where]
         text = f"`{one.text}`" if one.text else xid

@@ -24,9 +24,7 @@ from disttrace_viewer.findings.rules import (
     unmatched,
 )
 
-Rule = Callable[[Case], Iterator[RuleFinding]]
-
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Callable[[Case], Iterator[RuleFinding]], ...] = (
     reported.find,
     rendezvous_claims.find_duplicates,
     rendezvous_claims.find_world_sizes,

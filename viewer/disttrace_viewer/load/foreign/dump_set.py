@@ -207,16 +207,15 @@ def _by_rank(dumps: Iterable[Dump], problems: Problems) -> dict[int, Dump]:
                 "is a Flight Recorder dump, but neither its name nor its content tells of which"
                 " rank; name it ..._RANK, as torch does.",
             )
-        elif rank in found:
+            continue
+        if rank in found:
             problems.add(
                 found[rank].path,
                 "older",
                 f"is another dump of rank {rank}; {plain(os.path.basename(dump.path))}, which is"
                 " newer or tells more, was read instead.",
             )
-            found[rank] = dump
-        else:
-            found[rank] = dump
+        found[rank] = dump
     return found
 
 

@@ -24,7 +24,6 @@ from disttrace_viewer.trace.values import dataclass, field
 NAME = "profile"
 MOST_BYTES = 512 << 20
 _LACKS = ("messages", "older", "position", "reduce_op", "root", "stack", "stalls", "store")
-_PARAMETERS = "record_param_comms"
 _NAMES = (
     "allreduce", "allgather", "_allgather_base", "reduce_scatter", "_reduce_scatter_base",
     "broadcast", "reduce", "gather", "scatter", "barrier",
@@ -142,7 +141,7 @@ def _calls(one: _Profile, events: Iterable[Mapping[str, Any]], base_ns: int) -> 
         if event.get("cat") == "kernel" and args.get("Seq") is not None:
             at_ns = _at(event, base_ns)
             kernels[str(args.get("Process Group Name")), args["Seq"]] = (at_ns, _ns(event["dur"]))
-        elif event.get("name") == _PARAMETERS:
+        elif event.get("name") == "record_param_comms":
             begun.append(event)
     for event in begun:
         args = event["args"]

@@ -57,7 +57,6 @@ _MAY_WAIT = re.compile(
 _WAITING_LINE = re.compile(r"\.(wait|synchronize|item|cpu|tolist|numpy|backward)\(")
 _LARGEST = 1 << 31
 _DEEPEST = 128
-_RANKS = ("rank", "global_rank", "local_rank")
 Locals = Mapping[str, str]
 
 
@@ -310,7 +309,7 @@ def local_rank(sample: ProcessSample) -> int | None:
     """By a variable in a frame of the program's own, outermost first."""
     for (file, *_), known in reversed([*zip(sample.frames, sample.locals)]):
         if not _LIBRARY.search(file):
-            for name in _RANKS:
+            for name in ("rank", "global_rank", "local_rank"):
                 value = whole((known.get(name) or "")[:7])
                 if value is not None and value < 1_000_000:
                     return value

@@ -5,8 +5,8 @@ Processes at the same place share a line; ``paint.diagnosis`` wraps and colours 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from disttrace_viewer.diagnosis.positions import RankPlace, places, time_left
 from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy, job_of
@@ -18,6 +18,7 @@ from disttrace_viewer.findings.rules.outside import TIMELESS, TIMES, UNDECIDED
 from disttrace_viewer.load.announcements import SHOWN, subject
 from disttrace_viewer.load.problems import NEWER
 from disttrace_viewer.trace.process import JOURNAL, Stack
+from disttrace_viewer.trace.values import together
 from disttrace_viewer.views.terminal import BAD, DIM, GOOD, HEAD, PLAIN, WAIT
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.names import clock_time, number
@@ -62,12 +63,10 @@ class Line(NamedTuple):
 def announced(case: Case, findings: Sequence[RuleFinding]) -> list[str]:
     """``Said by the job itself at 19:29:26 (stalled), 19:31:02 (failed)``, with other sentences."""
     first = subject(as_values(case, findings[0])) if findings else None
-    together: dict[object, list[Mapping[str, Any]]] = {}
-    for one in case.said:
-        about = subject(one.get("finding"))
-        together.setdefault(one["summary"] if about is None else about, []).append(one)
+    subjects = ((subject(one.get("finding")), one) for one in case.said)
+    alike = together((one["summary"] if about is None else about, one) for about, one in subjects)
     found = []
-    for about, ones in [*together.items()][-SHOWN:]:
+    for about, ones in [*alike.items()][-SHOWN:]:
         times = [_clock(one["at"]) for one in ones]
         words = [f"{at} ({one['kind']})" for at, one in zip(times, ones, strict=True)]
         sentence = "." if about == first else f": {ones[-1]['summary']}"
@@ -272,11 +271,8 @@ def _stacks(case: Case, findings: Sequence[RuleFinding]) -> Iterator[Line]:
     """Recorded frames, innermost first, of culprits, then of waiting ranks, each stack once."""
     guilty = [p for f in findings for p in f.culprits]
     waiting = [w.process for w in case.oldest()] + [p for f in findings for p in f.waiting]
-    shown: dict[Stack, list[int]] = {}
-    for process in dict.fromkeys([*guilty, *waiting]):
-        stack = _stack(case, process)
-        if stack:
-            shown.setdefault(stack, []).append(process)
+    stacks = ((_stack(case, process), process) for process in dict.fromkeys([*guilty, *waiting]))
+    shown = together((stack, process) for stack, process in stacks if stack)
     yield Line("")
     yield Line("Stacks, innermost frame first:" if shown else "No stack was recorded.", style=HEAD)
     for stack, who in list(shown.items())[:STACKS]:
