@@ -19,36 +19,36 @@ from support.processes import ROOT, python  # noqa: E402
 from support.scenes import hang_without  # noqa: E402
 
 ROOMS: dict[str, int] = {
-    "disttrace": 3_500,
-    "disttrace/capture": 7_780,
+    "disttrace": 3_490,
+    "disttrace/capture": 7_760,
     "disttrace/commands": 630,
     "disttrace/integrations": 120,
-    "disttrace/journal": 2_020,
+    "disttrace/journal": 2_010,
     "disttrace/lifecycle": 2_540,
     "disttrace/recording": 1_570,
     "disttrace/redact": 600,
     "disttrace/testing": 860,
     "viewer/disttrace_viewer": 90,
-    "viewer/disttrace_viewer/analysis": 3_900,
-    "viewer/disttrace_viewer/api": 1_840,
-    "viewer/disttrace_viewer/attach": 600,
+    "viewer/disttrace_viewer/analysis": 3_930,
+    "viewer/disttrace_viewer/api": 1_880,
+    "viewer/disttrace_viewer/attach": 590,
     "viewer/disttrace_viewer/commands": 1_000,
-    "viewer/disttrace_viewer/companion": 6_190,
+    "viewer/disttrace_viewer/companion": 6_170,
     "viewer/disttrace_viewer/diagnosis": 1_820,
-    "viewer/disttrace_viewer/evidence": 3_040,
-    "viewer/disttrace_viewer/findings": 6_640,
-    "viewer/disttrace_viewer/load": 6_690,
-    "viewer/disttrace_viewer/merge": 2_190,
-    "viewer/disttrace_viewer/otlp": 1_540,
+    "viewer/disttrace_viewer/evidence": 3_030,
+    "viewer/disttrace_viewer/findings": 6_660,
+    "viewer/disttrace_viewer/load": 6_710,
+    "viewer/disttrace_viewer/merge": 2_180,
+    "viewer/disttrace_viewer/otlp": 1_530,
     "viewer/disttrace_viewer/replay": 600,
     "viewer/disttrace_viewer/states": 1_800,
     "viewer/disttrace_viewer/trace": 1_260,
-    "viewer/disttrace_viewer/views": 4_430,
+    "viewer/disttrace_viewer/views": 4_420,
     "viewer/disttrace_viewer/wording": 860,
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 64,000 in all."""
-TESTS = 57_000
+TESTS = 57_041
 FILES = 301
 NAMED_TWICE = 0
 FILES_ENTERED, MODULES, CLIMBS = 84, 108, 2
