@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from disttrace.recording import background
+from reliability.outcomes import normal
 from support.patches import leftovers
 from support.processes import clean_environ, is_running, python, run_program, wait_until
 
@@ -63,3 +64,26 @@ def test_variables_threads_and_import_hooks_are_noticed(monkeypatch: pytest.Monk
     assert found == [
         "os.environ['DISTTRACE_STALL']", "thread disttrace-beat", f"sys.meta_path entry {finder!r}",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("connect to [127.0.0.1]:40121", "connect to [::1]:51234", True),
+        ("at 0x7f00ab", "at 0x55", True),
+        ("process 4711 of /tmp/x/out", "process 12 of /tmp/y", True),
+        ("Timed out after 9 seconds", "Timed out after 12.5 seconds", True),
+        (
+            "[/w/gloo/pair.cc:537] Read error [::1]:5: Connection reset by peer",
+            "[/w/gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:45965. This is",
+            True,
+        ),
+        ("1/2 clients joined", "2/2 clients joined", False),
+        ("ValueError: x", "TypeError: x", False),
+        ("2732 vs 684", "2732 vs 685", False),
+        ("rank 1 failed", "rank 2 failed", False),
+    ],
+)
+def test_what_counts_of_a_run(one: str, other: str, *, same: bool) -> None:
+    """Not ports, addresses, pids, places and times; numbers that mean something stay."""
+    assert (normal(one) == normal(other)) is same

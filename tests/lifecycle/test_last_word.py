@@ -17,11 +17,10 @@ from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.companion import last_word
 from disttrace_viewer.diagnosis.verdict import Verdict
 from support import processes
-from support.journals import MS
 from support.preloaded import preloaded, ranks, to_its_end
 from support.processes import Outcome, free_port, python
 from support.raw import verdicts
-from support.scenes import alive, steps, verdict
+from support.scenes import stuck, verdict
 
 FAILS = """
 import os, pathlib, sys, time, torch, torch.distributed as dist, torch.multiprocessing as mp
@@ -192,8 +191,7 @@ def test_a_stall_that_ends_badly_repeats_its_verdict(tmp_path: Path) -> None:
 
 def test_what_was_said_beside_a_stall_is_not_the_last_word(tmp_path: Path) -> None:
     """A failure of the attempt before stood below a hang in which nobody is blamed."""
-    for journal, group in alive(steps(tmp_path, 2)):
-        journal.begin(journal.collective(group), 200 * MS, q=3)
+    stuck(tmp_path, "all_reduce", "all_reduce")
     case, found = verdict(tmp_path)
     assert [(one.kind, one.culprits) for one in found] == [("no_progress", ())]
     picture = [("All members have joined", []), ("Rank 1 failed first", [1])]

@@ -23,7 +23,7 @@ from support import scenes
 from support.journals import MS, PEER_GONE, Journal, S
 from support.orders import order
 from support.processes import ending
-from support.scenes import alive, steps, tried
+from support.scenes import alive, hang_without, steps, tried
 
 
 class Told(Watch):
@@ -267,9 +267,7 @@ def test_the_mute_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fro
 
 def test_where_nothing_joins_companions_that_of_the_best_speaks(tmp_path: Path) -> None:
     """Ranks that met in a file have a companion each, which reads the journals of the others."""
-    for journal, group in alive(steps(tmp_path, 2)):
-        if journal.rank == 1:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
+    list(hang_without(tmp_path, 2, 0))
     case, _ = scenes.verdict(tmp_path, look=all_live)
     ids = [process.id for process in case.evidence.trace.processes]
     said = [words.announcers(case, {one}, {0, 1}, anywhere=False) for one in reversed(ids)]

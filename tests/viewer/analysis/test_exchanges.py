@@ -41,14 +41,9 @@ def test_a_call_that_raised_on_issue_is_in_no_exchange(tmp_path: Path) -> None:
     assert found.trace.errors == ("ValueError: no",)
 
 
-def message_pair(folder: Path) -> tuple[Journal, int, Journal, int]:
-    one, two = workers(folder, 2)
-    return one, one.world(), two, two.world()
-
-
 def test_sends_meet_receives_by_stream_and_number(tmp_path: Path) -> None:
     """Tags are streams of their own; the second send with tag 0 has no receive."""
-    one, g1, two, g2 = message_pair(tmp_path)
+    (one, g1), (two, g2) = steps(tmp_path, 2, count=0)
     send0, send5 = one.message(g1, "send", 1), one.message(g1, "send", 1, tag=5)
     recv0, recv5 = two.message(g2, "recv", 0), two.message(g2, "recv", 0, tag=5)
     one.run(send0, MS, 10, q=1)
@@ -65,7 +60,7 @@ def test_sends_meet_receives_by_stream_and_number(tmp_path: Path) -> None:
 
 def test_backends_that_ignore_tags_have_one_stream(tmp_path: Path) -> None:
     """On NCCL a send with tag 1 meets a receive with tag 2."""
-    one, g1, two, g2 = message_pair(tmp_path)
+    (one, g1), (two, g2) = steps(tmp_path, 2, count=0)
     one.run(one.message(g1, "send", 1, tag=1, backend="nccl"), MS, 10, q=1)
     two.run(two.message(g2, "recv", 0, tag=2, backend="nccl"), MS, 10, q=1)
     found = exchanges(tmp_path).messages
@@ -73,7 +68,7 @@ def test_backends_that_ignore_tags_have_one_stream(tmp_path: Path) -> None:
 
 
 def test_a_receive_from_any_source_counts_when_its_source_is_known(tmp_path: Path) -> None:
-    one, g1, two, g2 = message_pair(tmp_path)
+    (one, g1), (two, g2) = steps(tmp_path, 2, count=0)
     one.run(one.message(g1, "send", 1), MS, 10, q=1)
     call = two.message(g2, "recv", None)
     known = two.begin(call, MS)
@@ -117,20 +112,14 @@ S = 1000 * MS
 OFFSET, PPM = 3700 * MS, 40
 
 
-def _world(journal: Journal) -> int:
-    """The default group over an address that hosts can share."""
-    base = journal.tcp_store(host="10.0.0.1", server=journal.rank == 0)
-    return journal.group(journal.prefix_store(base, "default_pg", "0/"))
-
-
 def two_hosts(folder: Path, *, offset: int = OFFSET, ppm: float = PPM) -> None:
     """Ping-pong and all_reduces for a minute; the clock of rank 1's host is off and drifts."""
     journals = [
         Journal(folder, pid=1 + rank, rank=rank, world_size=2, host=host, boot_id=host,
-                offset_ns=UNIX_NS - T0 + rank * offset)
+                offset_ns=UNIX_NS - T0 + rank * offset, store_host="10.0.0.1")
         for rank, host in enumerate("ab")
     ]  # fmt: skip
-    groups = [_world(journal) for journal in journals]
+    groups = [journal.world() for journal in journals]
     calls = [journal.collective(group) for journal, group in zip(journals, groups, strict=True)]
     ends = [
         journal.message(group, "recv" if rank else "send", 1 - rank)

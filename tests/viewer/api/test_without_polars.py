@@ -10,7 +10,7 @@ import pytest
 from disttrace_viewer.load.foreign.logs import _marks
 from support.journals import MS, S
 from support.processes import ROOT, clean_environ, run_program
-from support.scenes import alive, steps
+from support.scenes import alive, steps, stuck
 from support.states import hang
 
 LEAN = """
@@ -40,11 +40,7 @@ def test_the_same_is_said(tmp_path: Path, scene: str) -> None:
     if scene == "hang":
         hang(tmp_path)
     else:
-        for journal, group in steps(tmp_path, 3):
-            if journal.rank == 1:
-                journal.fail(S, "ValueError", "bad batch")
-            else:
-                journal.begin(journal.collective(group), S, q=3)
+        stuck(tmp_path, "all_reduce", "failed", "all_reduce")
     lean = run_program([sys.executable, "-c", LEAN, str(tmp_path)], clean_environ())
     full = run_program([sys.executable, "-c", FULL, str(tmp_path)], clean_environ())
     assert (lean.code, full.code) == (1, 1), f"{lean}{full}"

@@ -116,12 +116,8 @@ def test_one_extra_call_of_those_who_wait_blames_nobody(tmp_path: Path) -> None:
 
 def test_a_rank_without_a_journal_is_not_blamed(tmp_path: Path) -> None:
     """It was there when the group was made; whether it came to this collective is not known."""
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank == 2:
-            journal.remove()
-            continue
-        journal.begin(journal.collective(group), 200 * MS, q=3)
-        journal.beat(20)
+    for journal, _ in hang_without(tmp_path, 3, 2, beats=False):
+        journal.remove()
     found = finds(tmp_path, "missing_participant", [], certainty="likely", absent_ranks=())
     assert "of rank 2 no journal was found, so it is not known whether it came" in found.summary
 

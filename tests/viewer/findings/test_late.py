@@ -239,13 +239,17 @@ def test_what_hung_before_is_the_verdict(tmp_path: Path) -> None:
     assert note.severity == "note"
 
 
-@pytest.mark.parametrize("word", [True, False])
-def test_what_lived_until_all_were_interrupted_was_missing(tmp_path: Path, word: bool) -> None:
-    """It ended at once, with a word of its own or without one, and others long after it."""
+@pytest.mark.parametrize(("until_s", "word"), [(10, True), (10, False), (2, False)])
+def test_what_lived_until_all_were_interrupted_was_missing(
+    tmp_path: Path, until_s: int, word: bool
+) -> None:
+    """It ended at once, with a word of its own or without one, and others long after it. If its
+    last sign is long before the signal it may have ended.
+    """
     agent = Journal(tmp_path, pid=3999, role="agent")
     for journal, group in steps(tmp_path, 3, parent=agent.process):
         if journal.rank == 1:
-            journal.beat(10)
+            journal.beat(until_s)
             journal.stand(2 * S, "train.py", 44, "load")
             if word:
                 interrupt(journal, 11 * S)
@@ -257,22 +261,9 @@ def test_what_lived_until_all_were_interrupted_was_missing(tmp_path: Path, word:
     agent.define("exit", t=36 * S, how="exception", code=1)
     missing, _ = findings(tmp_path)
     assert (missing.kind, ranks(tmp_path, missing.culprits)) == ("missing_participant", [1])
-    assert (missing.certainty, missing.settles) == ("certain", ())
-
-
-def test_what_was_silent_before_all_were_interrupted_may_have_ended(tmp_path: Path) -> None:
-    """Its last sign is long before the signal."""
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank == 1:
-            journal.beat(2)
-            journal.stand(2 * S, "train.py", 44, "load")
-        else:
-            journal.beat(14)
-            journal.begin(journal.collective(group), 200 * MS, q=3)
-            interrupt(journal, 15 * S)
-    missing = next(one for one in findings(tmp_path) if one.kind == "missing_participant")
-    assert missing.certainty == "likely"
-    assert missing.settles == ("see whether rank 1 still lived then (the host's log, dmesg)",)
+    settles = ("see whether rank 1 still lived then (the host's log, dmesg)",)
+    told = ("certain", ()) if until_s == 10 else ("likely", settles)
+    assert (missing.certainty, missing.settles) == told
 
 
 def test_one_rank_that_is_interrupted_broke_the_job_and_is_not_blamed(tmp_path: Path) -> None:

@@ -46,9 +46,7 @@ LIMIT_S = 10.0
 
 def now(folder: Path, age_s: int, **changes: Any) -> Picture:
     """The picture where rank 0 has not come to a collective in which rank 1 waits."""
-    for journal, group in alive(steps(folder, 2), age_s):
-        if journal.rank == 1:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
+    list(hang_without(folder, 2, 0, until_s=age_s))
     case, found = verdict(folder)
     given: dict[str, Any] = {"unknown": (), "asks": False, "looked_into": False, **changes}
     return picture(case, found, LIMIT_S, **given)

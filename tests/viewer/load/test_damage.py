@@ -38,7 +38,6 @@ class Damage:
     """What the sentence must contain."""
     operations: int = HEALTHY
     ended: int = HEALTHY
-    processes: int = 2
 
 
 def edit(path: Path, change: Callable[[bytes], bytes]) -> None:
@@ -215,11 +214,14 @@ TABLE = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("beside", [1, 0], ids=["", "alone"])
 @pytest.mark.parametrize("damage", TABLE, ids=lambda damage: damage.name)
-def test_damage_gives_one_sentence_and_loses_nothing_else(damage: Damage, tmp_path: Path) -> None:
-    """The problem is named once, and every operation that is still readable is read."""
-    first, _ = training(tmp_path, 2, STEPS)
-    damage.do(first)
+def test_damage_gives_one_sentence_and_loses_nothing_else(
+    damage: Damage, beside: int, tmp_path: Path
+) -> None:
+    """Also of the only journal: by what reads tables, and by the judge."""
+    damage.do(training(tmp_path, 1 + beside, STEPS)[0])
+    absent = 0 if beside else STEPS
     trace = load([str(tmp_path)])
     kinds = [problem.kind for problem in trace.problems]
     assert kinds == ([] if damage.kind is None else [damage.kind]), trace.problems
@@ -228,20 +230,9 @@ def test_damage_gives_one_sentence_and_loses_nothing_else(damage: Damage, tmp_pa
         assert problem.sentence.endswith(".")
         for word in damage.words:
             assert word in problem.sentence
-    assert len(trace.processes) == damage.processes
-    assert trace.operations.height == damage.operations
-    assert trace.operations["end_ns"].count() == damage.ended
-
-
-@pytest.mark.parametrize("damage", TABLE, ids=lambda damage: damage.name)
-def test_damage_of_the_only_journal_is_an_answer_too(damage: Damage, tmp_path: Path) -> None:
-    """With nothing sound beside it, the same is said, by what reads tables and by the judge."""
-    (only,) = training(tmp_path, 1, STEPS)
-    damage.do(only)
-    trace = load([str(tmp_path)])
-    kinds = [problem.kind for problem in trace.problems]
-    assert kinds == ([] if damage.kind is None else [damage.kind]), trace.problems
-    assert trace.operations.height == damage.operations - STEPS
+    assert len(trace.processes) == 1 + beside
+    assert trace.operations.height == damage.operations - absent
+    assert trace.operations["end_ns"].count() == damage.ended - absent
     assert main(["diagnose", str(tmp_path)]) in (0, 1, 2)
 
 

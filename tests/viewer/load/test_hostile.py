@@ -31,7 +31,7 @@ from disttrace_viewer.load.text import LONGEST_LINE, read
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.trace.plain_text import plain, shortened
-from support.journals import MS, Journal, training
+from support.journals import MS, Journal, training, workers
 
 STEPS = 3
 TYPES = {*BOUNDS, *CLOSED, *LONGEST, "size", "flag", "names", "texts", "keys", "prefixes", "map"}
@@ -103,9 +103,8 @@ def test_text_is_made_plain_and_cut() -> None:
 def nasty_job(folder: Path) -> Journal:
     """A job whose every text is nasty."""
     text = NASTY.replace("\ud800", "")
-    (journal,) = training_of(
-        folder, host=text, boot_id=text, argv=["python", text], job=text, cwd=text, run=text
-    )
+    keys = dict.fromkeys(("host", "boot_id", "job", "cwd", "run"), text)
+    (journal,) = workers(folder, 1, keys={"argv": ["python", text], **keys})
     stack = journal.stack((text, 1, text))
     store = journal.tcp_store(host=text, name=f"tcp://{text}", path=text, address=text)
     group = journal.group(journal.prefix_store(store, text), name=text, desc=text, type=text)
@@ -120,11 +119,6 @@ def nasty_job(folder: Path) -> Journal:
     journal.define("note", t=30 * MS, text=text)
     journal.define("versions", t=1, torch=text, not_captured=[text], parts=[text])
     return journal
-
-
-def training_of(folder: Path, **keys: object) -> list[Journal]:
-    """One rank that says odd things of itself."""
-    return [Journal(folder, pid=1, rank=0, world_size=1, keys=dict(keys))]
 
 
 def values_of(value: object) -> list[str]:
@@ -158,7 +152,7 @@ def test_no_text_of_a_trace_can_be_obeyed(tmp_path: Path) -> None:
 
 def test_a_key_that_begins_with_nul_is_a_key(tmp_path: Path) -> None:
     """HashStore takes it; it is no list."""
-    (journal,) = training_of(tmp_path)
+    (journal,) = workers(tmp_path, 1)
     call = journal.call("store.set", kind="store", store=journal.tcp_store())
     journal.run(call, MS, MS, k="\0x")
     journal.run(call, 3 * MS, MS, k=["a", "\0b"])
@@ -275,7 +269,7 @@ def test_both_readers_skip_the_same_records(tmp_path: Path) -> None:
     """A definition is checked by one schema, whoever reads."""
     from disttrace_viewer.otlp.journal import JournalReader
 
-    (journal,) = training_of(tmp_path)
+    (journal,) = workers(tmp_path, 1)
     call = journal.collective(journal.world())
     journal.run(call, MS, MS, q=1)
     journal.record(b=2, t="x", s=call)

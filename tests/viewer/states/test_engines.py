@@ -22,7 +22,6 @@ from disttrace_viewer.diagnosis import job
 from disttrace_viewer.diagnosis.verdict import verdict
 from disttrace_viewer.load import batch
 from disttrace_viewer.load.definitions import Definitions
-from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.merge.reader import load as load_by
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.folder import engine_of, here, local
@@ -90,27 +89,13 @@ def test_what_cannot_be_reached_is_a_sentence(
     assert len(said.splitlines()) == 1
 
 
-def test_a_file_that_holds_no_states(tmp_path: Path) -> None:
-    path = tmp_path / f"x{folder.SUFFIX}"
-    path.write_bytes(b"no gzip")
-    with pytest.raises(ViewerError, match="cannot be read as states"):
-        folder.read([str(path)])
-
-
-def test_suspects_are_read_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ends of journals make a verdict likely; what decides it is then read, and only that."""
-    hang(tmp_path, count=400)
-    monkeypatch.setattr(job, "WINDOW", 4_000)
-    found = job.judged([str(tmp_path)], choose=lambda jobs: [one.id for one in jobs])
-    (one,) = found.findings
-    assert (one.kind, one.certainty) == ("missing_participant", "certain")
-
-
 @pytest.mark.parametrize(("few", "pools"), [(job.FEW_BYTES, []), (0, [2])])
 def test_few_suspects_are_read_in_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, pools: list[int]
 ) -> None:
-    """A pool takes longer to start than their journals to be read; others are shared by one."""
+    """The ends of journals make a verdict likely, and what decides it is then read. A pool takes
+    longer to start than few of them to be read; others are shared by one.
+    """
     hang(tmp_path, count=400)
     started: list[int] = []
     pool = folder._pool

@@ -145,6 +145,9 @@ def test_a_file_of_states_that_unpacks_without_end_is_not_read(tmp_path: Path) -
         file.write(b"[" * (MOST_BYTES + 1))
     with pytest.raises(ViewerError, match="has a line of more than 64 MB"):
         read([str(path)])
+    path.write_bytes(b"no gzip")
+    with pytest.raises(ViewerError, match="cannot be read as states"):
+        read([str(path)])
 
 
 def test_unreadable_lines_are_named(tmp_path: Path) -> None:

@@ -211,9 +211,10 @@ def test_a_healthy_job(chromium: Browser, tmp_path: Path) -> None:
     view.close()
 
 
-@pytest.fixture
-def straggler(tmp_path: Path) -> Path:
-    """Rank 2 of 4 comes 40 ms late to each of 20 all_reduces, which then take 2 ms."""
+def test_a_straggler(chromium: Browser, tmp_path: Path) -> None:
+    """A click on the finding selects its operation; tooltip and panel say who waited for whom.
+    Rank 2 of 4 comes 40 ms late to each of 20 all_reduces, which then take 2 ms.
+    """
     for journal in workers(tmp_path / "straggler", 4):
         rank = journal.rank or 0
         call = journal.collective(journal.world(), shapes=[[1000]], bytes=4000)
@@ -221,12 +222,7 @@ def straggler(tmp_path: Path) -> Path:
             late = 40 * MS if rank == 2 else rank * MS // 10
             journal.run(call, t=step * 50 * MS + late, d=42 * MS - late, q=step)
         journal.define("exit", t=2 * S, how="normal", code=0)
-    return tmp_path / "straggler"
-
-
-def test_a_straggler(chromium: Browser, straggler: Path) -> None:
-    """A click on the finding selects its operation; tooltip and panel say who waited for whom."""
-    view = Page(chromium, straggler)
+    view = Page(chromium, tmp_path / "straggler")
     view.click("#findings button")
     assert view.text("#detail h2").startswith("all_reduce #")
     assert view.text("#detail .lead") == "Arrived last of 4, 3 others waited up to 40.0 ms for it."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,11 +165,6 @@ def test_a_bar_of_the_histogram_finds_its_operations(chromium: Browser, overlapp
     view.close()
 
 
-def is_saved(path: Path) -> bool:
-    """A browser takes the name before it writes."""
-    return path.exists() and path.stat().st_size > 0
-
-
 def test_what_is_in_view_is_saved(chromium: Browser, overlapping: Path, tmp_path: Path) -> None:
     """As the browser writes it: a table of the operations found, and one of the ranks."""
     view = Page(chromium, overlapping)
@@ -182,10 +176,11 @@ def test_what_is_in_view_is_saved(chromium: Browser, overlapping: Path, tmp_path
     view.press("Escape", "v")
     for button in ("#tables > .top .save", "#of-ranks ~ .save"):
         view.run(f"document.querySelector({button!r}).click()")
+    paths = {name: folder / f"disttrace-{name}.csv" for name in ("operations", "by-rank")}
+    # A browser takes the name before it writes.
+    wait_until(lambda: all(p.exists() and p.stat().st_size for p in paths.values()), 10)
     files = {}
-    for name in ("operations", "by-rank"):
-        path = folder / f"disttrace-{name}.csv"
-        wait_until(partial(is_saved, path), 10)
+    for name, path in paths.items():
         with path.open(newline="", encoding="utf-8") as file:
             files[name] = list(csv.DictReader(file))
     rows = disttrace.load(overlapping).operations.filter(op="send", rank=2)
@@ -220,8 +215,9 @@ def test_the_line_itself_stands_beside_its_number(chromium: Browser, program: Pa
         view.run(f"choose(withId({view.operation(name, 0)!r}), false)")
         assert view.text("#detail .source") == text
     view.close()
-    for frames in frames_of(view, program, source=False), frames_after(view, program):
-        assert [len(frame) for frame in frames] == [3, 3]
+    assert [len(frame) for frame in frames_of(view, program, source=False)] == [3, 3]
+    os.utime(program, ns=(UNIX_NS + 10**12, UNIX_NS + 10**12))
+    assert [len(frame) for frame in frames_of(view, program)] == [3, 3]
 
 
 def frames_of(view: Page, program: Path, **options: bool) -> list[list[Any]]:
@@ -229,12 +225,6 @@ def frames_of(view: Page, program: Path, **options: bool) -> list[list[Any]]:
     view.open()
     found: list[list[Any]] = view.run("T.stacks.flatMap(([frames]) => frames)")
     return found
-
-
-def frames_after(view: Page, program: Path) -> list[list[Any]]:
-    """When the program was written to since the run."""
-    os.utime(program, ns=(UNIX_NS + 10**12, UNIX_NS + 10**12))
-    return frames_of(view, program)
 
 
 def test_matches_in_a_folded_lane_are_lit_and_unfold(chromium: Browser, tmp_path: Path) -> None:

@@ -144,11 +144,6 @@ def test_iterations_are_folded_but_not_what_is_unusual(tmp_path: Path) -> None:
     assert called(report(tmp_path / "late"))[:5] == ["#1", "x", "#30", "#31", "x"]
 
 
-def stepped(folder: Path, world_size: int = 3) -> list[tuple[Journal, int]]:
-    """Each journal with its default group."""
-    return [(journal, journal.world()) for journal in workers(folder, world_size)]
-
-
 def run_steps(jobs: list[tuple[Journal, int]], other: dict[int, dict[str, Any]]) -> None:
     """40 all_reduces, of which #20 is called otherwise by some ranks (None: not at all)."""
     for journal, group in jobs:
@@ -165,7 +160,7 @@ def run_steps(jobs: list[tuple[Journal, int]], other: dict[int, dict[str, Any]])
 
 def test_a_fold_says_how_long_and_who_arrived_last(tmp_path: Path) -> None:
     """Count, median, maximum, and how often each was the last."""
-    run_steps(stepped(tmp_path), {})
+    run_steps(steps(tmp_path, 3, count=0), {})
     found = report(tmp_path)
     assert called(found) == ["#1", "x"]
     (line,) = [text for text in painted(found, width=120) if " more like " in text]
@@ -184,7 +179,7 @@ def test_a_fold_says_how_long_and_who_arrived_last(tmp_path: Path) -> None:
 )
 def test_what_differs_is_in_no_fold(tmp_path: Path, other: dict[int, dict[str, Any]]) -> None:
     """One call with another shape, from another line or with another operator stands by itself."""
-    jobs = stepped(tmp_path)
+    jobs = steps(tmp_path, 3, count=0)
     for journal, _ in jobs:
         if "stack" in other.get(journal.rank or 0, {}):
             other[journal.rank or 0]["stack"] = journal.stack(("other.py", 5, "branch"))
@@ -197,8 +192,8 @@ def test_what_differs_is_in_no_fold(tmp_path: Path, other: dict[int, dict[str, A
 
 
 def test_a_missing_rank_is_in_no_fold(tmp_path: Path) -> None:
-    """Rank 2 never joined #20; nobody noticed, since gloo's members went on."""
-    for journal, group in stepped(tmp_path):
+    """Rank 2 never joined #40; nobody noticed, since gloo's members went on."""
+    for journal, group in steps(tmp_path, 3, count=0):
         call = journal.collective(group)
         for step in range(1, 41):
             if (step, journal.rank) != (40, 2):
@@ -211,7 +206,7 @@ def test_a_missing_rank_is_in_no_fold(tmp_path: Path) -> None:
 
 def test_each_kind_of_an_iteration_has_its_line(tmp_path: Path) -> None:
     """Steps of an all_reduce and a barrier fold together, and are told apart."""
-    for journal, group in stepped(tmp_path, world_size=2):
+    for journal, group in steps(tmp_path, 2, count=0):
         calls = [journal.collective(group), journal.collective(group, "barrier", shapes=None)]
         for step in range(60):
             long = 9 * MS if step % 2 == 0 else MS

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,32 +14,41 @@ import pytest
 from disttrace.cli import main
 from disttrace_viewer.commands import common
 from support.journals import MS, training, workers
-from support.terminals import on_terminal
 
-ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 120
 
 
-View = Callable[..., tuple[int, str, str]]
+def view(capfd: pytest.CaptureFixture[str], *arguments: object) -> list[str]:
+    """The lines of the command without a terminal."""
+    assert main(["view", *map(str, arguments)]) == 0
+    return capfd.readouterr().out.splitlines()
 
 
-@pytest.fixture
-def view(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> View:
-    """The command without a terminal: its exit code, and what it writes."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def viewed(*arguments: object) -> tuple[int, str, str]:
-        code = main(["view", *map(str, arguments)])
-        return code, *capfd.readouterr()
-
-    return viewed
+def on_terminal(*command: str) -> str:
+    """What a command writes to a pseudo-terminal, read to its end."""
+    lead, follow = pty.openpty()
+    process = subprocess.Popen(
+        command, stdout=follow, stderr=follow,
+        env={**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    os.close(follow)
+    found = b""
+    try:
+        while chunk := os.read(lead, 65536):
+            found += chunk
+    except OSError:
+        pass  # the terminal is closed with its last writer
+    finally:
+        os.close(lead)
+    assert process.wait(LIMIT_S) == 0
+    return found.decode()
 
 
 def test_a_terminal_obeys_nothing_that_json_holds() -> None:
     """What is no sign is escaped there, and the value is the same; a pipe gets it as it is."""
     value = {"a": "\x7f\x85\u202e\u2028\U000e0041 Grüße 日本\t\x1b[31m", "b": [1, None]}
     code = f"from disttrace_viewer.commands.common import write_json; write_json({value!r})"
-    shown = on_terminal([sys.executable, "-c", code], {})
+    shown = on_terminal(sys.executable, "-c", code)
     assert all(sign.isprintable() for line in shown.splitlines() for sign in line)
     assert "Grüße 日本" in shown
     assert json.loads(shown) == value
@@ -65,7 +75,7 @@ for variables, options in (
 def test_colour_is_for_terminals_and_can_be_refused(tmp_path: Path) -> None:
     """Yellow marks who came last, unless NO_COLOR or the option says otherwise."""
     training(tmp_path)
-    shown = on_terminal([sys.executable, "-c", COLOURS, str(tmp_path)], {}, limit_s=LIMIT_S)
+    shown = on_terminal(sys.executable, "-c", COLOURS, str(tmp_path))
     plain, *refused = shown.split("OVER")[:-1]
     assert "\x1b[33m" in plain
     assert ["\x1b" in text for text in refused] == [False] * 3
@@ -83,7 +93,9 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
     assert done.stdout == "train.py\n"
 
 
-def test_64_ranks_fit_80_columns(tmp_path: Path, view: View) -> None:
+def test_64_ranks_fit_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Lanes are shared, lines wrap between words, and a quantity keeps its unit."""
     for journal in workers(tmp_path, 64):
         call = journal.collective(journal.world())
@@ -93,7 +105,8 @@ def test_64_ranks_fit_80_columns(tmp_path: Path, view: View) -> None:
         if journal.rank != 61:
             journal.begin(call, t=900 * MS, q=31)
         journal.record(hb=20_000 * MS)
-    lines = view(tmp_path)[1].splitlines()
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = view(capfd, tmp_path)
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert text.index("findings") < text.index("what happened")
@@ -102,10 +115,10 @@ def test_64_ranks_fit_80_columns(tmp_path: Path, view: View) -> None:
     assert not [line for line in lines if line.split()[-1:] and line.split()[-1] in ("+", "x")]
 
 
-def test_width_bounds_every_line(tmp_path: Path, view: View) -> None:
+def test_width_bounds_every_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Also narrower than usual, and wider when asked for."""
     training(tmp_path, world_size=5)
-    narrow, wide = (view(tmp_path, "--width", width)[1].splitlines() for width in (60, 200))
+    narrow, wide = (view(capfd, tmp_path, "--width", width) for width in (60, 200))
     assert max(len(line) for line in narrow) <= 60
     assert len(wide) < len(narrow)
 
