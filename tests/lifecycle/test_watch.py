@@ -23,7 +23,7 @@ from support import scenes
 from support.journals import MS, PEER_GONE, Journal, S
 from support.orders import order
 from support.processes import ending
-from support.scenes import alive, hang_without, steps, tried
+from support.scenes import alive, hang_without, retry, steps
 
 
 class Told(Watch):
@@ -235,19 +235,7 @@ def test_what_holds_up_the_living_is_told_before_why_an_earlier_attempt_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A launcher has started all anew, and now one awaits a key that nobody sets."""
-    agent = Journal(tmp_path, pid=3999, role="agent")
-    for attempt in (0, 1):
-        for rank in (0, 1):
-            journal = tried(tmp_path, agent, attempt, rank)
-            group = journal.world(port=29500 + attempt)
-            if attempt == 0:
-                journal.fail(200 * MS, "ValueError", "the first attempt fails")
-            elif rank == 0:
-                get = journal.call("store.get", kind="store", store=1, stack=0)
-                journal.begin(get, 5 * S, k="never")
-            else:
-                journal.run(journal.collective(group), t=5 * S, d=MS, q=1)
-            journal.beat(40 * attempt)
+    retry(tmp_path)
     told = judged(tmp_path, monkeypatch, the_launcher_and_its_second_attempt)
     assert "Rank 0 has been in store.get of" in told["lines"][0]
     assert "the first attempt fails" in told["lines"][1]

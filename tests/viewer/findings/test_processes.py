@@ -12,7 +12,7 @@ from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.trace.operation import is_connection_error
 from disttrace_viewer.trace.process import Process
 from support.journals import MS, PEER_GONE, Journal, S
-from support.scenes import alive, all_gone, findings, finds, hang_without, only, ranks, steps, tried
+from support.scenes import alive, all_gone, findings, finds, hang_without, only, ranks, retry, steps
 
 
 def test_the_first_failure_is_the_finding_and_echoes_follow(tmp_path: Path) -> None:
@@ -247,17 +247,7 @@ def test_what_is_an_echo(text: str, echo: bool) -> None:
 
 def test_a_failure_explains_nothing_in_the_next_attempt(tmp_path: Path) -> None:
     """All was started anew since; what hangs now is a finding of its own."""
-    agent = Journal(tmp_path, pid=3999, role="agent")
-    for journal in [tried(tmp_path, agent, 0, rank) for rank in (0, 1)]:
-        journal.run(journal.collective(journal.world()), t=100 * MS, d=MS, q=1)
-        journal.fail(200 * MS, "ValueError", "the first attempt fails")
-    for journal in alive([tried(tmp_path, agent, 1, rank) for rank in (0, 1)], 40):
-        group = journal.world(port=29501)
-        if journal.rank == 0:
-            get = journal.call("store.get", kind="store", store=1, stack=0)
-            journal.begin(get, 5 * S, k="never")
-        else:
-            journal.run(journal.collective(group), t=5 * S, d=MS, q=1)
+    retry(tmp_path)
     found = findings(tmp_path)
     assert [one.kind for one in found] == ["store_key_missing", "process_failed"]
 
