@@ -98,17 +98,12 @@ def test_a_driver_that_holds_the_question_is_left(tmp_path: Path) -> None:
     assert (found.where, found.name) == ("device", "00000000:65:00.0")
 
 
-def all_in(folder: Path, *, age_s: int = 20) -> None:
-    """Two ranks on this kernel's clock, both in one collective for some time."""
-    t0 = time.perf_counter_ns() - (age_s + 2) * S
-    offset_ns = time.time_ns() - time.perf_counter_ns()
-    for journal in alive(workers(folder, 2, t0=t0, offset_ns=offset_ns), age_s):
-        journal.begin(journal.collective(journal.world()), S, q=1)
-
-
 def test_a_stall_becomes_that_of_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first look asks, and says nothing before it has heard; the log is asked once."""
-    all_in(tmp_path)
+    t0 = time.perf_counter_ns() - 22 * S
+    offset_ns = time.time_ns() - time.perf_counter_ns()
+    for journal in alive(workers(tmp_path, 2, t0=t0, offset_ns=offset_ns)):
+        journal.begin(journal.collective(journal.world()), S, q=1)
     asked = []
 
     def log() -> str:

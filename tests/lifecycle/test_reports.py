@@ -62,13 +62,21 @@ def test_all_hosts_ask_the_same_store_first(tmp_path: Path, agent_pid: int) -> N
     assert asked("alone") == [44031]
 
 
-def test_who_answers_nobody_is_read_beside_us(tmp_path: Path) -> None:
-    """Bare processes draw a job each; those of another store are strangers."""
+@pytest.mark.parametrize("in_file", [False, True])
+def test_who_answers_nobody_is_read_beside_us(tmp_path: Path, *, in_file: bool) -> None:
+    """Bare processes draw a job each; those of another store are strangers. Where they meet in a
+    file none can be asked: each said of the other that it has no journal.
+    """
     for rank in range(3):
-        port = 29500 if rank < 2 else 29600
         journal = Journal(tmp_path, job=f"job_{rank}", rank=rank, world_size=2, pid=700 + rank)
-        call = journal.collective(journal.world(port))
-        journal.run(call, t=MS, d=MS, q=1)
+        if in_file:
+            path = "/shared/rdzv" if rank < 2 else "/shared/other"
+            store = journal.numbered("store", name=f"file://{path}", type="FileStore", path=path)
+            make = journal.call("FileStore", kind="constructor", store=store)
+            journal.run(make, t=MS, d=MS)
+        else:
+            call = journal.collective(journal.world(29500 if rank < 2 else 29600))
+            journal.run(call, t=MS, d=MS, q=1)
         os.utime(journal.definitions, ns=(UNIX_NS + S, UNIX_NS + S))
     ours = of_journals([str(p) for p in tmp_path.glob("job_0-*")])
     (found,) = beside(str(tmp_path), "job_0", ours, ())
@@ -81,20 +89,6 @@ def test_who_answers_nobody_is_read_beside_us(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").replace(theirs)
     os.utime(theirs, ns=(UNIX_NS - S, UNIX_NS - S))
     assert beside(str(tmp_path), "job_0", ours, ()) == []  # it is older: another job's
-
-
-def test_who_meets_in_a_file_is_read_beside_us(tmp_path: Path) -> None:
-    """Nobody can be asked through it: each said of the other that it has no journal."""
-    for rank in range(3):
-        journal = Journal(tmp_path, job=f"job_{rank}", rank=rank, world_size=2, pid=700 + rank)
-        path = "/shared/rdzv" if rank < 2 else "/shared/other"
-        store = journal.numbered("store", name=f"file://{path}", type="FileStore", path=path)
-        make = journal.call("FileStore", kind="constructor", store=store)
-        journal.run(make, t=MS, d=MS)
-        os.utime(journal.definitions, ns=(UNIX_NS + S, UNIX_NS + S))
-    ours = of_journals([str(p) for p in tmp_path.glob("job_0-*")])
-    (found,) = beside(str(tmp_path), "job_0", ours, ())
-    assert found.process["pid"] == 701
 
 
 def test_clocks_of_several_hosts_are_set_right_by_what_is_told(tmp_path: Path) -> None:
@@ -187,12 +181,6 @@ def test_numbers_and_places_are_sent(tmp_path: Path) -> None:
     assert "undefined" in [one.get("desc") for one in state.numbered["group"].values()]
 
 
-def _same_text(tmp_path: Path, text: str) -> Merged:
-    journal = Journal(tmp_path / "ours", rank=0, world_size=2, pid=700)
-    journal.fail(MS, "RuntimeError", text)
-    return of_journals([str(path) for path in (tmp_path / "ours").iterdir()])
-
-
 @pytest.mark.parametrize(
     ("text", "sent"),
     [
@@ -211,7 +199,9 @@ def test_of_texts_torchs_own_words_are_sent(tmp_path: Path, text: str, sent: str
     assert tidy(f"RuntimeError: {failure['text']}") == f"RuntimeError{': ' * bool(sent)}{sent}"
     assert tidy(f"E: ~{0:016}; ~{1:016}: {sent}; ~{2:016}") == f"E; {sent}"
     assert "hunter2" not in failure["text"]
-    (known,) = unpacked([answer(packed(merged))], _same_text(tmp_path, text)).states
+    Journal(tmp_path / "ours", rank=0, world_size=2, pid=700).fail(MS, "RuntimeError", text)
+    ours = of_journals([str(path) for path in (tmp_path / "ours").iterdir()])
+    (known,) = unpacked([answer(packed(merged))], ours).states
     assert known.listed["failure"][0]["text"] == text
 
 

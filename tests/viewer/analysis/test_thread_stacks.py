@@ -30,12 +30,6 @@ from support.scenes import alive, all_gone, finds, steps
 LOADER = ("loader.py", 9, "load")
 
 
-def one(folder: Path) -> tuple[Journal, int]:
-    """The journal of rank 0 of two, which has made two all_reduces, and its group."""
-    ((journal, group), _) = steps(folder, 2)
-    return journal, group
-
-
 def shown(folder: Path) -> Frame | None:
     """The innermost line of rank 0's main thread."""
     trace = load([str(folder)])
@@ -52,7 +46,7 @@ def test_a_note_holds_while_its_thread_does_nothing(
     tmp_path: Path, since: str, holds: bool
 ) -> None:
     """What a poller sees complete, and what a helper does, does not move the main thread."""
-    journal, group = one(tmp_path)
+    (journal, group), _ = steps(tmp_path, 2)
     if since in ("wait", "poll"):
         number = journal.issue(journal.collective(group, asynchronous=True), 1 * S, q=3, d=MS)
     journal.stand(3 * S, *LOADER)
@@ -99,7 +93,7 @@ def test_a_main_thread_that_is_a_librarys_is_not_where_the_rank_is(tmp_path: Pat
         ((libraries, 1069, "main_loop"), LOADER),
     ):
         folder = tmp_path / str(told[1])
-        journal, _ = one(folder)
+        (journal, _), _ = steps(folder, 2)
         journal.define("thread", n=1, name="TrainingThread", native=7)
         journal.stand(3 * S, *main)
         journal.stand(3 * S, *LOADER, thread=1)

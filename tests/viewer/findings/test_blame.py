@@ -22,15 +22,6 @@ from support.scenes import (
 )
 
 
-def poll(journal: Journal, until_s: int) -> None:
-    """It asks for a count in the store every half second."""
-    where = journal.stack(("train.py", 60, "wait_for_all"))
-    store = journal.prefix_store(1, "app")
-    add = journal.call("store.add", kind="store", store=store, origin="python", stack=where)
-    for n in range(1, 2 * until_s):
-        journal.run(add, t=n * S // 2, d=MS, k="done/2")
-
-
 @pytest.mark.parametrize("polls", [True, False])
 def test_who_polls_a_store_waits_for_somebody_as_well(tmp_path: Path, *, polls: bool) -> None:
     """Rank 0 asks for the count of those that are done; another rank forgot to add to it."""
@@ -38,7 +29,9 @@ def test_who_polls_a_store_waits_for_somebody_as_well(tmp_path: Path, *, polls: 
         if journal.rank:
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
         elif polls:
-            poll(journal, 20)
+            add = journal.store_call("add", 60)
+            for n in range(1, 40):
+                journal.run(add, t=n * S // 2, d=MS, k="done/2")
     found = finds(
         tmp_path, "missing_participant", [] if polls else [0],
         certainty="likely" if polls else "certain",

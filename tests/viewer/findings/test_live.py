@@ -158,12 +158,6 @@ def test_crashes_after_the_same_call_are_one_finding(tmp_path: Path) -> None:
     assert (found.hint or "").startswith("Look for a crash in native code (run with PYTHONFAULT")
 
 
-def seen_gone(journal: Journal, at: int, others: int) -> None:
-    """It was killed before it had used a group, and somebody of its host saw that."""
-    journal.beat(4)
-    journal.define("seen", t=at, state="gone", code=-9, others=others)
-
-
 @pytest.mark.parametrize(("launcher_s", "blamed"), [(4, False), (30, True), (None, True)])
 def test_who_was_killed_after_its_launcher_has_not_failed(
     tmp_path: Path, launcher_s: int | None, *, blamed: bool
@@ -176,8 +170,9 @@ def test_who_was_killed_after_its_launcher_has_not_failed(
         agent.define("seen", t=launcher_s * S + MS, state="gone", code=-9, others=2)
     for rank in (0, 1):
         journal = Journal(tmp_path, pid=4000 + rank, rank=rank, parent=agent.process)
-        if rank == 0:
-            seen_gone(journal, 4 * S + 2 * MS, 1)
+        if rank == 0:  # killed before it had used a group
+            journal.beat(4)
+            journal.define("seen", t=4 * S + 2 * MS, state="gone", code=-9, others=1)
         else:
             journal.beat(launcher_s or 40)
     assert [f.kind for f in findings(tmp_path, look=all_gone)] == ["process_failed"] * blamed
