@@ -46,10 +46,6 @@ def said(folder: Path, rank: int) -> str:
     return (folder / str(rank)).read_text(errors="replace")
 
 
-def told_by(folder: Path, count: int) -> list[int]:
-    return [rank for rank in range(count) if "disttrace: stalled" in said(folder, rank)]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("hosts", [2, 4], indirect=True)
 @pytest.mark.parametrize("secret", ["", "of this job"], ids=["no secret", "secret"])
@@ -62,7 +58,7 @@ def test_a_hang_is_told_once(tmp_path: Path, hosts: Sequence[Host], secret: str)
         assert "disttrace: stalled: Rank 1 never joined all_reduce #3" in text
         assert "rank 1 is at slow_loader.py:34 in load" in text
         assert "nothing is known" not in text
-        assert told_by(tmp_path, len(hosts)) == [0]
+        assert not any("disttrace: stalled" in said(tmp_path, n) for n in range(1, len(hosts)))
         folder = tmp_path / "journals0"
         assert f"diagnose {folder} (of all hosts: disttrace collect {folder} on each" in text
     # What is left in the folder of that host alone says as much, with the time.

@@ -156,12 +156,18 @@ def steps(folder: Path, world_size: int, count: int = 2, **keys: Any) -> list[tu
     return found
 
 
+def tried(folder: Path, agent: Journal, attempt: int, rank: int, **more: Any) -> Journal:
+    """One of the two ranks of an attempt of a launcher."""
+    pid, keys = 4000 + 100 * attempt + rank, {"attempt": attempt}
+    parent = agent.process
+    return Journal(folder, pid, rank=rank, world_size=2, parent=parent, keys=keys, **more)
+
+
 def retry(folder: Path) -> None:
     """Both ranks of a launcher's first attempt fail; of the second, rank 0 awaits a key."""
     agent = Journal(folder, pid=3999, role="agent")
     for attempt, rank in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        pid, keys = 4000 + 100 * attempt + rank, {"attempt": attempt}
-        journal = Journal(folder, pid, rank=rank, world_size=2, parent=agent.process, keys=keys)
+        journal = tried(folder, agent, attempt, rank)
         group = journal.world(port=29500 + attempt)
         if attempt == 0:
             journal.run(journal.collective(group), t=100 * MS, d=MS, q=1)

@@ -17,13 +17,6 @@ from support.scenes import alive, findings, finds, hang_without, only, ranks, st
 UNTIL_S = 20
 
 
-def count_in(journal: Journal, step: int, t: int) -> None:
-    """It counts itself in, and asks until all have: in this step at once."""
-    key = f"arrived/{step}"
-    journal.run(journal.store_call("add", 60), t, MS, k=key)
-    journal.run(journal.store_call("add", 61), t + 2 * MS, MS, k=key)
-
-
 def asks(journal: Journal, key: str) -> None:
     """Every half second until the end."""
     call = journal.store_call("add", 61)
@@ -36,8 +29,10 @@ def job(
 ) -> None:
     """Two have counted themselves in for step 3 and ask until all have; the third is a callable."""
     for journal, group in alive(steps(folder, world_size), UNTIL_S):
-        for step in (1, 2) if series else ():
-            count_in(journal, step, (120 + 10 * step) * MS)
+        for step in (1, 2) if series else ():  # it counts itself in, and finds all there at once
+            t, key = (120 + 10 * step) * MS, f"arrived/{step}"
+            journal.run(journal.store_call("add", 60), t, MS, k=key)
+            journal.run(journal.store_call("add", 61), t + 2 * MS, MS, k=key)
         if journal.rank == world_size - 1:
             third(journal, group)
         else:

@@ -295,10 +295,6 @@ def test_a_small_archive_does_not_fill_a_disk(tmp_path: Path) -> None:
         assert archives.unpack([str(bomb)], str(tmp_path / "more")).files == len(several)
 
 
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
 def device(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
@@ -311,7 +307,7 @@ def listener(path: Path) -> None:
 def test_what_is_no_file_holds_nobody_up(tmp_path: Path) -> None:
     """By the name of an archive, or of states: a sentence, at once."""
     commands = []
-    for make in (pipe, device, listener):
+    for make in (os.mkfifo, device, listener):
         packed, states = tmp_path / f"{make.__name__}.tar.gz", tmp_path / f"{make.__name__}.states"
         make(packed)
         make(states)

@@ -286,15 +286,6 @@ COMMANDS = (
 )  # fmt: skip
 
 
-def by_host(folder: Path, which: str = "*") -> None:
-    """Move the journals of a flat folder, by what their names say."""
-    for path in sorted(folder.glob(f"{which}-*.jsonl")):
-        job, host, *_ = path.name.split("-")
-        own = folder / job / host
-        own.mkdir(parents=True, exist_ok=True)
-        path.rename(own / path.name)
-
-
 def said(asked: Path, out: Path, capfd: pytest.CaptureFixture[str]) -> list[str]:
     """What each command says of a folder, without its name."""
     out.mkdir()
@@ -314,7 +305,11 @@ def test_commands_agree(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> No
     hang(flat)
     for folder, which in ((other, "*"), (mixed, "job-host-4000")):
         shutil.copytree(flat, folder)
-        by_host(folder, which)
+        for path in sorted(folder.glob(f"{which}-*.jsonl")):
+            job, host, *_ = path.name.split("-")
+            own = folder / job / host
+            own.mkdir(parents=True, exist_ok=True)
+            path.rename(own / path.name)
     known = said(flat, tmp_path / "out", capfd)
     assert "missing_participant" in known[0]
     for number, asked in enumerate((other, mixed, other / "job" / "host")):

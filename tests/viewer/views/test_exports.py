@@ -72,10 +72,14 @@ def test_gz_is_gzip(tmp_path: Path) -> None:
     assert packed == (tmp_path / "b.jsonl.gz").read_bytes()
 
 
-def rich(folder: Path) -> None:
-    """66 ranks in two buckets, a straggler, an agent, store traffic, and a hang at the end."""
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job ``in`` a folder: 66 ranks in two buckets, a straggler, an agent, store traffic, and a
+    hang at the end; and its tables in ``trace.parquet``.
+    """
+    folder = tmp_path_factory.mktemp("rich")
     late = 40 * MS
-    for journal in workers(folder, 66):
+    for journal in workers(folder / "in", 66):
         call = journal.collective(journal.world(), bytes=4000)
         store = journal.prefix_store(journal.tcp_store(server=journal.rank == 0), "p")
         op = "store.set" if journal.rank == 0 else "store.get"
@@ -88,15 +92,8 @@ def rich(folder: Path) -> None:
         if journal.rank != 3:
             journal.begin(call, t, q=13)
         journal.record(hb=t + 30_000 * MS)
-    agent = Journal(folder, pid=1, role="agent")
+    agent = Journal(folder / "in", pid=1, role="agent")
     agent.run(agent.call("rendezvous", kind="composed", name='it\'s "odd"'), MS, MS)
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The job, ``in`` a folder, and its tables in ``trace.parquet``."""
-    folder = tmp_path_factory.mktemp("rich")
-    rich(folder / "in")
     disttrace.load(folder / "in").export(folder / "trace.parquet")
     return folder
 
@@ -179,7 +176,7 @@ def test_the_queries_for_polars_answer(tables: Path) -> None:
 
 
 def check(slowest: Any, lines: Any, bandwidth: Any) -> None:
-    """What any engine must find in ``rich``."""
+    """What any engine must find in ``exported``."""
     assert [(row[0], row[1], row[2]) for row in slowest] == [("0", 65, 12)]
     assert slowest[0][3] == pytest.approx(12 * 40.0)
     waits = {(row[0], row[1]): row[3] for row in lines}
