@@ -56,7 +56,8 @@ def test_what_is_kept_of_a_store_goes_with_it(tmp_path: Path) -> None:
     base, place, group, kept = Thing(), Thing(), Thing(), Thing()
     for number in range(100):
         stores.prefixed(Thing(), str(number), base)
-    groups.group_made(group, stores_of(stores, place, base), 0, 2)
+    stores.prefixed(place, "place", base)
+    groups.group_made(group, place, 0, 2)
     stores.prefixed(kept, "kept", base)
     del place
     definitions = groups.definitions()
@@ -64,11 +65,6 @@ def test_what_is_kept_of_a_store_goes_with_it(tmp_path: Path) -> None:
     assert [d["prefix"] for d in known.values()] == [[], ["place"], ["kept"]]
     (described,) = [d for d in definitions if d["def"] == "group"]
     assert known[described["store"]]["prefix"] == ["place"]
-
-
-def stores_of(stores: Stores, place: Thing, base: Thing) -> Thing:
-    stores.prefixed(place, "place", base)
-    return place
 
 
 def test_groups_that_went_away_are_forgotten_in_the_end(tmp_path: Path) -> None:

@@ -124,16 +124,12 @@ def test_who_is_stopped_is_not_asked(tmp_path: Path) -> None:
     """It would answer when it goes on, and do so wherever it is then."""
     with run(tmp_path, LOOKS + "os.kill(os.getpid(), signal.SIGSTOP)" + SLEEPS) as process:
         wait_until(lambda: told(tmp_path), timeout=90)
-        wait_until(lambda: state(process) == "T", timeout=10)
+        wait_until(lambda: stat(process.pid).state == "T", timeout=10)
         assert not GilHolders().ask([silent(tmp_path, process)])
         process.send_signal(signal.SIGCONT)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
     assert "most recent call first" not in definitions(tmp_path)
-
-
-def state(process: subprocess.Popen[bytes]) -> str:
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 THREAD = _Thread("R", 7, 0, 0)

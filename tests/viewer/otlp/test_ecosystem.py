@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,8 @@ def test_the_sampler_decides(sampler: str, argument: str, is_sent: bool, tmp_pat
 def test_opentelemetry_instrument_torchrun(tmp_path: Path) -> None:
     """OpenTelemetry's own command switches tracing on, for the agent and every worker."""
     pytest.importorskip("opentelemetry.distro")
-    if not any(entry.name == "disttrace" for entry in entry_points()):
+    instrumentors = metadata.entry_points(group="opentelemetry_instrumentor")
+    if not any(entry.name == "disttrace" for entry in instrumentors):
         pytest.skip("the installed disttrace has no opentelemetry_instrumentor entry point")
     instrument = Path(sys.executable).parent / "opentelemetry-instrument"
     job = launcher(ROOT / "examples" / "pingpong.py", 2)
@@ -112,13 +114,6 @@ def test_opentelemetry_instrument_torchrun(tmp_path: Path) -> None:
     names = sorted(s.name for s in collector.of("process"))
     assert names == ["agent", "rank 0", "rank 1"]
     assert {s.resource["service.name"] for s in collector.operations()} == {"trainer"}
-
-
-def entry_points() -> Any:
-    """OpenTelemetry's instrumentors that are installed here."""
-    from importlib import metadata
-
-    return metadata.entry_points(group="opentelemetry_instrumentor")
 
 
 def test_off_is_off(tmp_path: Path) -> None:
