@@ -48,7 +48,7 @@ ROOMS: dict[str, int] = {
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
 room another gives up. To be lowered below 64,000 in all."""
-TESTS = 57_041
+TESTS = 57_000
 FILES = 301
 NAMED_TWICE = 0
 FILES_ENTERED, MODULES, CLIMBS = 84, 108, 2
