@@ -146,7 +146,7 @@ def host(tmp_path: Path, rank: int = 1) -> Merged:
         ("/home/me/lib/python3.11/site-packages/tenant/a.py", 5, "call"),
         ("/home/me/project/train.py", 9, "f"),
     )
-    call = journal.collective(world, stack=stack, args={"name": "tenant", "ranks": [0, 1]})
+    call = journal.collective(world, stack=stack, args={"name": "tenant", "size": 2})
     journal.run(call, t=MS, d=MS, q=1)
     store = journal.tcp_store(29500)
     get = journal.call("store.get", kind="store", store=store, stack=within)
@@ -178,6 +178,7 @@ def test_numbers_and_places_are_sent(tmp_path: Path) -> None:
     assert [file for file, _, _ in within] == [
         "/lib/python3.11/threading.py", "/site-packages/a.py", "train.py",
     ]  # fmt: skip
+    assert {"size": 2} in [call.get("args") for call in state.numbered["call"].values()]
     assert "undefined" in [one.get("desc") for one in state.numbered["group"].values()]
 
 

@@ -177,7 +177,7 @@ _CALL = (
 )
 _ARGS = (
     *("ranks", "src", "dst", "group_src", "group_dst", "timeout"),
-    *("use_local_synchronization", "sort_ranks"),
+    *("use_local_synchronization", "sort_ranks", "size", "world_size", "rank"),
 )
 
 
