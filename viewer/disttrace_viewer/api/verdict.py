@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import orjson
 
+from disttrace.journal.format import COLLECTIVE
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.analysis.past import Past, may_be_late
 from disttrace_viewer.api.report import Report, report_of, stall_ns
@@ -249,7 +250,7 @@ def _exchanges(
 ) -> dict[Hashable, dict[int, tuple[int, str]]]:
     """Of every collective when each process (its index) began it, in ns, and what it called, the
     same text for the same call. Raises LookupError, TypeError or ValueError where Work was dropped,
-    or a record is none that most are: of a number decided late, say.
+    there are messages, or a record is none that most are: of a number decided late, say.
     """
     groups = {(m.process, m.number): group.index for group in trace.groups for m in group.members}
     found: dict[Hashable, dict[int, tuple[int, str]]] = {}
@@ -265,6 +266,8 @@ def _exchanges(
                 if "q" in record:
                     number = record.get("s", 0)
                     call, called = calls[number], f"{like[number]}{record.get('a')}"
+                    if call["kind"] != COLLECTIVE:
+                        raise ValueError("a message, of which states may have lost sight")
                     stream = groups[process.index, call["group"]], call.get("backend")
                     members = found.setdefault((stream, record["q"]), {})
                     members[process.index] = process.t0 + record["t"], called
