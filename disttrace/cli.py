@@ -132,7 +132,7 @@ def _dispatch(argv: list[str]) -> int:
     module: Any = importlib.import_module(command.module)
     if not command.module.startswith("disttrace."):
         _take_from_project()
-        os.environ.setdefault("POLARS_ENGINE_AFFINITY", "in-memory")  # a sixth less CPU and memory
+        os.environ.setdefault("POLARS_ENGINE_AFFINITY", "in-memory")  # less CPU, and less memory
     return int(module.execute(parser_of(command).parse_args(argv[1:])))
 
 

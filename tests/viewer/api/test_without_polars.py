@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from disttrace_viewer.analysis.past import Past
 from disttrace_viewer.load.foreign.logs import _marks
 from support.journals import MS, S
 from support.processes import ROOT, clean_environ, run_program
@@ -102,6 +103,12 @@ def test_tables_are_made_of_a_job_that_is_over_where_a_rank_may_be_late(
     shown = run_program([sys.executable, "-c", ASKS, str(tmp_path)], clean_environ()).check()
     assert shown.stdout.splitlines()[-2:] == [str(int(late_ms > 4)), str(late_ms > 4)]
     assert ("straggler" in shown.stdout) == (late_ms > 4), shown.stdout
+
+
+def test_jobs_without_tables_answer_every_question_of_the_past() -> None:
+    """``_is_whole`` sees that the answer to each is none; one that is added has to be seen there."""
+    questions = {name for name in vars(Past) if not name.startswith("_")} - {"known"}
+    assert questions == {"unlike", "misfits", "late", "unwaited", "moved"}
 
 
 def test_logs_are_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
