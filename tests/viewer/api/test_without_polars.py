@@ -106,7 +106,7 @@ def test_tables_are_made_of_a_job_that_is_over_where_a_rank_may_be_late(
 
 
 def test_jobs_without_tables_answer_every_question_of_the_past() -> None:
-    """``_is_whole`` sees that the answer to each is none; one that is added has to be seen there."""
+    """``_is_whole`` sees that each has none; one that is added has to be seen there, too."""
     questions = {name for name in vars(Past) if not name.startswith("_")} - {"known"}
     assert questions == {"unlike", "misfits", "late", "unwaited", "moved"}
 
