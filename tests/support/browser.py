@@ -70,7 +70,7 @@ class Browser:
         """Wait for an expression to become true."""
         limit = time.monotonic() + LIMIT_S
         while not self.run(f"Boolean({script})"):
-            shown = self.run("document.body.innerText")
+            shown = self.run("document.body ? document.body.innerText : ''")  # none: it loads
             assert time.monotonic() < limit, (script, self.complaints, shown)
             time.sleep(0.03)
 
