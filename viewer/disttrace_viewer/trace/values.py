@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, field, fields
+from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 __all__ = ["asdict", "dataclass", "field", "fields", "replace", "together"]
 
@@ -23,12 +24,19 @@ def together(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
+    from dataclasses import dataclass, replace
 else:
+
+    def replace(value, **changes):
+        """The standard library's, in half of its time."""
+        names, get, ordered = _initial(value.__class__)
+        values = {**dict(zip(names, get(value))), **changes}
+        return value.__class__(*values.values()) if ordered else value.__class__(**values)
 
     def dataclass(bare=None, /, *, frozen=False, slots=False, eq=True, kw_only=False):
         """The standard library's, with ``__init__`` alone compiled, at its first call: to make
-        classes so was a quarter of a command."""
+        classes so was a quarter of a command. ``frozen`` ones have a hash; that nobody changes
+        them mypy sees to, for to refuse it when they run makes them dear to make."""
 
         def decorated(cls):
             how = {"slots": slots, "kw_only": kw_only}
@@ -40,11 +48,9 @@ else:
                 alike = other.__class__ is self.__class__
                 return key(self) == key(other) if alike else NotImplemented
 
-            made = {"__init__": _init_of(cls, frozen), "__repr__": _repr}
+            made = {"__init__": _init_of(cls), "__repr__": _repr}
             made |= {"__eq__": equal, "__hash__": None} if eq else {}
             made |= {"__hash__": lambda self: hash(key(self))} if eq and frozen else {}
-            made |= {"__setattr__": _refuse, "__delattr__": _refuse} if frozen else {}
-            made |= {"__setstate__": _restore} if frozen and slots else {}
             for name, method in made.items():
                 if cls.__dict__.get(name) is None:
                     setattr(cls, name, method)
@@ -53,11 +59,20 @@ else:
         return decorated if bare is None else decorated(bare)
 
 
-def _init_of(cls: Any, frozen: bool) -> Any:
+@lru_cache
+def _initial(cls: Any) -> tuple[list[str], Any, bool]:
+    """The names of what ``__init__`` takes, what gets it of a value, and whether by position."""
+    taken = [one for one in fields(cls) if one.init]
+    names = [one.name for one in taken]
+    get = attrgetter(*names) if len(names) > 1 else lambda one: [getattr(one, *names)]
+    return names, get, not any(one.kw_only for one in taken)
+
+
+def _init_of(cls: Any) -> Any:
     """An ``__init__`` that puts the compiled one in its place."""
 
     def first(self: Any, *args: Any, **values: Any) -> None:
-        known: dict[str, Any] = {"_set": object.__setattr__, "_none": dataclasses.MISSING}
+        known: dict[str, Any] = {"_none": dataclasses.MISSING}
         positional, named, body = ["self"], ["*"], ["pass"]
         for one in fields(cls):
             name, value, default = one.name, one.name, one.default
@@ -69,7 +84,7 @@ def _init_of(cls: Any, frozen: bool) -> Any:
             known[f"_{name}"] = default if value is name else dataclasses.MISSING
             optional = f"=_{name}" * (default is not dataclasses.MISSING)
             (named if one.kw_only else positional).extend([name + optional] * one.init)
-            body.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+            body.append(f"self.{name} = {value}")
         body += ["self.__post_init__()"] * hasattr(cls, "__post_init__")
         head = ", ".join(positional + named * (len(named) > 1))
         exec(f"def __init__({head}):\n " + "\n ".join(body), known)
@@ -82,12 +97,3 @@ def _init_of(cls: Any, frozen: bool) -> Any:
 def _repr(self: Any) -> str:
     shown = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"
-
-
-def _refuse(self: Any, name: str, _value: object = None) -> NoReturn:
-    raise dataclasses.FrozenInstanceError(f"{type(self).__name__}.{name} does not change")
-
-
-def _restore(self: Any, state: tuple[None, dict[str, Any]]) -> None:
-    for name, value in state[1].items():
-        object.__setattr__(self, name, value)
