@@ -76,7 +76,8 @@ class Definitions:
         if found is not None:
             self.admit(kind, found)
             whole = before == (self.checker.wrong, self.checker.cut)
-            if line is not None and kind in _KINDS_ALIKE and whole:
+            no_sign = kind in _NO_SIGNS or "t" not in found
+            if line is not None and kind in NUMBERED and whole and no_sign:
                 if len(_ALIKE) >= _MOST_ALIKE:
                     _ALIKE.clear()
                 _ALIKE[line] = (kind, found)
@@ -247,13 +248,18 @@ def parse(text: Text, problems: Problems) -> Definitions:
     bad = first = 0
     for line_number, line in enumerate(map(bytes.rstrip, io.BytesIO(text.data)), 1):
         if (alike := _ALIKE.get(line)) is not None:
-            found.admit(*alike)
+            kind, record = alike
+            table = found.numbered[kind]
+            if record["n"] in table or len(table) >= MOST_OF_A_KIND:
+                found.admit(kind, record)
+            else:  # all that there is to do, and of most of the lines of a large job
+                table[record["n"]] = record
             continue
-        record = json_object(line)
-        if record is None or not found.add(record, line):
+        read = json_object(line)
+        if read is None or not found.add(read, line):
             if not _take_dumped(dumped, line):
                 bad, first = bad + 1, first or line_number
-        elif record.get(DEF) == DUMPED:
+        elif read.get(DEF) == DUMPED:
             dumped.clear()
     if dumped:
         found.admit_dump(dumped)
@@ -279,7 +285,6 @@ def name_newer(path: str, version: int | None, problems: Problems) -> None:
 _ALIKE: dict[bytes, tuple[str, Record]] = {}
 """Checked records by their lines: the ranks of a job write most of them byte for byte alike."""
 _MOST_ALIKE = 1 << 15
-_KINDS_ALIKE = (*NUMBERED, "versions")
 
 
 Lines = list[tuple[str, int, str]]

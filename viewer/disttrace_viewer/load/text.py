@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 
-from disttrace.journal.format import DEF
+from disttrace.journal.format import DEF, DEFS_SUFFIX
 from disttrace_viewer.load import files
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.load.schema import json_object
@@ -73,7 +73,7 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
     # A record is written at once; stacks without the GIL are in pieces, and a kill comes between.
     if whole.startswith(b"{", len(data)) and not reserved:
         problems.cut_off[path] = None
-    if _has_giant(data) or _has_long_number(data):
+    if _has_giant(data) or (not path.endswith(DEFS_SUFFIX) and _has_long_number(data)):
         # Lines keep their numbers, and the reader counts it.
         data = b"\n".join(b"?" if _is_beyond(line) else line for line in data.split(b"\n"))
     if b"\r" in data:
