@@ -96,15 +96,14 @@ class Sample:
         return self.get(op.process, op.parent)
 
     @cached_property
-    def _of_kinds(self) -> dict[tuple[str, ...], tuple[Op, ...]]:
-        return {}
+    def _of_kinds(self) -> dict[str, list[Op]]:
+        return together((op.call.kind, op) for op in self.ops)
 
-    def of_kind(self, *kinds: str) -> tuple[Op, ...]:
+    def of_kind(self, *kinds: str) -> Sequence[Op]:
         """The kept operations of some kinds, by process and number."""
-        found = self._of_kinds.get(kinds)
-        if found is None:
-            found = self._of_kinds[kinds] = tuple(op for op in self.ops if op.call.kind in kinds)
-        return found
+        if len(kinds) == 1:
+            return self._of_kinds.get(*kinds, ())
+        return [op for op in self.ops if op.call.kind in kinds]
 
     @cached_property
     def pending(self) -> tuple[Op, ...]:

@@ -62,12 +62,12 @@ def search(
             if name.endswith(_REMOTE):
                 _sort(path, found, others, problems)
             continue
-        if not _inside(path, roots, problems):
+        linked = os.path.islink(path)  # resolving each file walks down to it again
+        if linked and not _inside(path, roots, problems):
             continue
         folder = os.path.dirname(path)
         if folder not in real_folders:
             real_folders[folder] = os.path.realpath(folder)
-        linked = os.path.islink(path)  # resolving each file walks down to it again
         real = os.path.realpath(path) if linked else os.path.join(real_folders[folder], name)
         if real in seen:
             continue

@@ -38,6 +38,11 @@ def is_held(path: str) -> bool:
     return path in _HELD
 
 
+def any_held() -> bool:
+    """Whether any path stands for bytes in memory."""
+    return bool(_HELD)
+
+
 def open_regular(path: str, *, follow: bool = True) -> int:
     """A descriptor to read from; ``follow`` links. Raises OSError, also for no regular file."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not hold anybody up

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from disttrace.journal.format import SEEN_GONE, UNINSTALLED
@@ -19,7 +18,7 @@ from disttrace_viewer.merge.clock import aligned, moved_definitions, to_unix
 from disttrace_viewer.merge.store_servers import Life, places_of, until_restarts
 from disttrace_viewer.trace.model import Group, JobTrace, LaunchedJob, Place, Store
 from disttrace_viewer.trace.process import Clock, Process
-from disttrace_viewer.trace.values import dataclass, field, replace
+from disttrace_viewer.trace.values import dataclass, replace
 
 
 @dataclass(slots=True)
@@ -37,8 +36,8 @@ class Survey:
     jobs: tuple[LaunchedJob, ...]
     paths: tuple[str, ...]
     problems: Problems
-    journals: list[Journal] = field(default_factory=list)
-    """By process; empty for states."""
+    journals: Sequence[Journal]
+    """By process."""
 
     @property
     def store_index(self) -> dict[tuple[int, int], int]:
@@ -47,29 +46,27 @@ class Survey:
 
 
 Meetings = list[list[Any]]
-"""Of a process the exchanges that bound its clock, where no table will have them."""
+"""Of a process the exchanges that bound its clock."""
 
 
 def surveyed(
-    count: int,
-    open_one: Callable[[int], tuple[Journal, Meetings]],
     paths: tuple[str, ...],
+    journals: Sequence[Journal],
     problems: Problems,
     called: Mapping[str, str] | None = None,
+    met: Sequence[Meetings] = (),
 ) -> Survey:
-    """What ``count`` journals hold together, each let go of when looked at; ``called`` as in
-    ``jobs_of``."""
-    opened = lru_cache(1)(open_one)
-    clock_places, clocks = processing.clocks_of(opened(place)[0] for place in range(count))
+    """Processes, places, groups and jobs from definitions; ``called`` as of ``jobs_of``; ``met`` by
+    journal, where no table will have it."""
+    clock_places, clocks = processing.clocks_of(journals)
     processes: list[Process] = []
     lives: list[Life] = []
     stores: list[Store] = []
     definitions: list[tables.Seen] = []
     modified: list[int] = []
     orphans: list[int] = []
-    met: list[tuple[int, int, Meetings]] = []
-    for place in range(count):
-        journal, meetings = opened(place)
+    bounds: list[tuple[int, int, Meetings]] = []
+    for place, journal in enumerate(journals):
         process = processing.process_of(place, journal, clock_places, clocks)
         processes.append(process)
         clock = clocks[process.clock]
@@ -77,8 +74,8 @@ def surveyed(
         modified.append(journal.modified_ns)
         if journal.orphaned:
             orphans.append(place)
-        if meetings:
-            met.append((place, to_unix(clock, process.t0), meetings))
+        if met and met[place]:
+            bounds.append((place, to_unix(clock, process.t0), met[place]))
         own = tables.stores_of(place, journal.definitions.numbered["store"], len(stores))
         stores += own.values()
         definitions += _groups(journal, process, clock, own)
@@ -89,12 +86,12 @@ def surveyed(
     circles = launching.circles(processes, places)
     groups, group_index, firsts = tables.merge_groups(place_ids, definitions, circles, lives)
     groups, copies = tables.without_copies(groups, processes)
-    ids = [opened(place)[0].definitions.group_id(number) or "" for place, number in firsts]
+    ids = [journals[place].definitions.group_id(number) or "" for place, number in firsts]
     groups = tables.named(groups, processes, ids)
     jobs = launching.jobs_of(
         processes, places, groups, lives, frozenset(orphans), modified, called or {}
     )
-    moved = aligned(clocks, processes, group_index, groups, met)
+    moved = aligned(clocks, processes, group_index, groups, bounds)
     name = {i: job.id for job in jobs for i in job.processes}
     known = tuple(p if p.job == name[p.index] else replace(p, job=name[p.index]) for p in processes)
     if moved != clocks:
@@ -110,6 +107,7 @@ def surveyed(
         jobs=jobs,
         paths=paths,
         problems=problems,
+        journals=journals,
     )
 
 
@@ -144,7 +142,7 @@ def survey(paths: Sequence[str | Files]) -> Survey:
     problems = Problems()
     journals = gather(evidence(paths, problems), problems)
     names = (one if isinstance(one, str) else one.base for one in paths)
-    return build(tuple(names), journals, problems)
+    return surveyed(tuple(names), journals, problems)
 
 
 def trace_of(part: Survey, whole: Survey, processes: Sequence[Process], **found: Any) -> JobTrace:
@@ -169,16 +167,4 @@ def trace_of(part: Survey, whole: Survey, processes: Sequence[Process], **found:
 def restrict(whole: Survey, jobs: Collection[str]) -> Survey:
     """The survey of these jobs only; its processes are numbered anew."""
     kept = [whole.journals[p.index] for p in whole.processes if p.job in jobs]
-    return build(whole.paths, kept, whole.problems, {p.id: p.job for p in whole.processes})
-
-
-def build(
-    paths: tuple[str, ...],
-    journals: list[Journal],
-    problems: Problems,
-    called: Mapping[str, str] | None = None,
-) -> Survey:
-    """Processes, places, groups and jobs from definitions; ``called`` as of ``surveyed``."""
-    found = surveyed(len(journals), lambda at: (journals[at], []), paths, problems, called)
-    found.journals = journals
-    return found
+    return surveyed(whole.paths, kept, whole.problems, {p.id: p.job for p in whole.processes})

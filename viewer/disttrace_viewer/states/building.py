@@ -17,7 +17,7 @@ from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.tables import ByIdentity, Calls
 from disttrace_viewer.states.history import History, courses_differ
-from disttrace_viewer.states.state import Merged, OpRow, State, WaitsWith, journal_of, survey
+from disttrace_viewer.states.state import Merged, OpRow, State, WaitsWith, survey
 from disttrace_viewer.trace.model import Group, JobTrace, Key, Member, Reported, Stream
 from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Problem, Stack, StackSample
@@ -142,7 +142,7 @@ class _Building:
         )
 
     def _process(self, index: int, state: State) -> None:
-        process, journal = self.processes[index], journal_of(state)
+        process, journal = self.processes[index], self.survey.journals[index]
         clock = self.survey.clocks[process.clock]
         self.counts[index] = state.count
         zero = to_unix(clock, process.t0)

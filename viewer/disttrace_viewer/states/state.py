@@ -192,10 +192,8 @@ def parsed(text: bytes, known: dict[str, Any]) -> list[State]:
         for one in value["shared"]:
             if one not in known:
                 known[one] = orjson.loads(one)
-        found = [checked(state) for state in value["states"]]
-        for table in (one for state in found for one in state.numbered.values()):
-            for number, place in table.items():
-                table[number] = known[value["shared"][place]]
+        shared = [known[one] for one in value["shared"]]
+        found = [checked(state, shared) for state in value["states"]]
     except StateError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -203,8 +201,9 @@ def parsed(text: bytes, known: dict[str, Any]) -> list[State]:
     return found
 
 
-def checked(value: object) -> State:
-    """The state that a value of JSON is, of a version that is known. Raises StateError."""
+def checked(value: object, shared: Sequence[Any] | None = None) -> State:
+    """The state that a value of JSON is, of a version that is known; ``shared`` are the definitions
+    that it has by their places. Raises StateError."""
     if not isinstance(value, dict) or not isinstance(value.get("id"), str):
         raise StateError("is no state of a process")
     if value.get("state") != VERSION:
@@ -216,12 +215,12 @@ def checked(value: object) -> State:
     found = {name: value[name] for name in _NAMES if name in value}
     try:
         found["numbered"] = {
-            kind: {int(number): one for number, one in table.items()}
+            kind: {int(n): one if shared is None else shared[one] for n, one in table.items()}
             for kind, table in value["numbered"].items()
         }
         found["base"] = _path_of(found["base"])
         found["problems"] = [[*map(_path_of, one)] for one in found["problems"]]
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise StateError(f"is no state of a process ({error})") from error
     return State(**found)
 
@@ -286,13 +285,9 @@ def survey(
     folders: dict[str, str] = {}
     for state in known:
         folders.setdefault(os.path.dirname(state.base), state.base)
-    return surveyed(
-        len(known),
-        lambda at: (journal_of(known[at]), known[at].met),
-        tuple(folders.values()),
-        problems,
-        called,
-    )
+    journals = [journal_of(state) for state in known]
+    met = [state.met for state in known]
+    return surveyed(tuple(folders.values()), journals, problems, called, met)
 
 
 class WaitsWith(NamedTuple):

@@ -43,10 +43,12 @@ def joins(case: Case, *, by_hand: bool = False) -> Iterator[Join]:
     them apart; with as many nodes as ranks the numbers are equal.
     """
     for op, store in case.rendezvous.constructors:
+        if not by_hand and op.call.op not in STORES:
+            continue
         parent = case.sample.around(op)
         hand_made = parent is None and op.call.op not in STORES
         together = parent is not None and parent.call.op in ("rendezvous", "init_process_group")
-        if not (by_hand if hand_made else together and op.call.op in STORES):
+        if not (hand_made or (together and op.call.op in STORES)):
             continue
         if case.trace.processes[op.process].is_agent:
             continue

@@ -45,7 +45,9 @@ def evidence(paths: Sequence[str | Files], problems: Problems) -> list[Files]:
 def troubles(paths: Sequence[str | Files]) -> tuple[Problem, ...]:
     """What is wrong with files below ``paths``, where any hold evidence of other tools."""
     problems = Problems()
-    foreign_too = any(files.is_held(one.definitions or "") for one in evidence(paths, problems))
+    foreign_too = files.any_held() and any(
+        files.is_held(one.definitions or "") for one in evidence(paths, problems)
+    )
     return problems.found() if foreign_too else ()
 
 
