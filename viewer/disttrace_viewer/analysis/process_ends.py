@@ -375,10 +375,13 @@ def left(op: Op, process: Process) -> Op:
 
 def unseen_error(op: Op, process: Process) -> Op:
     """An operation of C++ with the error that ended its process before it was recorded."""
-    failure, native = _failure(process), op.call.origin == "c++" and op.call.kind in GROUPED
-    if not native or op.end_ns is not None or op.on_device or failure is None:
+    native = op.call.origin == "c++" and op.call.kind in GROUPED
+    if not native or op.end_ns is not None or op.on_device:
         return op
-    if op.begin_ns > failure.t_ns or not _from_native(failure.chain, failure.stack):
+    failure = _failure(process)
+    if failure is None or op.begin_ns > failure.t_ns:
+        return op
+    if not _from_native(failure.chain, failure.stack):
         return op
     return replace(op, error=failure.chain[0], end_ns=failure.t_ns)
 

@@ -7,7 +7,6 @@ A sample comes with the states of processes.
 
 from __future__ import annotations
 
-import bisect
 import functools
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cached_property
@@ -80,11 +79,11 @@ class Sample:
 
     def get(self, process: int, number: int | None) -> Op | None:
         """A kept operation; None for others."""
-        kept = self.of_process.get(process, ())
-        if number is None or not kept:
-            return None
-        place = bisect.bisect_left(kept, number, key=lambda op: op.number)
-        return kept[place] if place < len(kept) and kept[place].number == number else None
+        return None if number is None else self._by_id.get((process, number))
+
+    @cached_property
+    def _by_id(self) -> Mapping[tuple[int, int], Op]:
+        return {op.id: op for op in self.ops}
 
     def in_stream(self, process: int, stream: Stream) -> list[Op]:
         """The kept collectives of a process in a stream, by their number in the process."""

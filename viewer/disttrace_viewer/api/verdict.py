@@ -199,7 +199,8 @@ def _looking_back(
     if _is_whole(found, where):
         found.case.past = _Whole()
         return found
-    if (apart or not found.healthy) and not job.fits_a_table(where):
+    many = len(found.case.trace.processes) > job.MANY_JOURNALS
+    if (apart or not found.healthy) and (many or not job.fits_a_table(where)):
         return found
     from disttrace_viewer.analysis.exchanges import Exchanges, align
     from disttrace_viewer.diagnosis.job import looking_back, verdict_on

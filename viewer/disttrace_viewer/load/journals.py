@@ -137,15 +137,12 @@ def _head(files: Files, problems: Problems) -> Record | None:
             data = read_part(path, 0, _HEAD_BYTES)
         except OSError:
             continue
-        quiet = Problems()
-        for line in texts.clean(path, data, quiet).data.split(b"\n", 1)[:1]:
-            record = json_object(line)
-            if record is not None and SEGMENT in record:
-                head = Checker().record(SEGMENT, record)
-                if head is None:
-                    continue
-                name_newer(path, head.get("format"), problems)
-                return head
+        line = data.lstrip(b"\r\n").split(b"\n", 1)[0]  # what follows is cut anywhere
+        record = json_object(texts.clean(path, line, Problems()).data) or {}
+        head = Checker().record(SEGMENT, record) if SEGMENT in record else None
+        if head is not None:
+            name_newer(path, head.get("format"), problems)
+            return head
     return None
 
 

@@ -73,7 +73,7 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
     # A record is written at once; stacks without the GIL are in pieces, and a kill comes between.
     if whole.startswith(b"{", len(data)) and not reserved:
         problems.cut_off[path] = None
-    if _has_giant(data) or (not path.endswith(DEFS_SUFFIX) and _has_long_number(data)):
+    if _has_giant(data) or (not path.endswith(DEFS_SUFFIX) and has_long_number(data)):
         # Lines keep their numbers, and the reader counts it.
         data = b"\n".join(b"?" if _is_beyond(line) else line for line in data.split(b"\n"))
     if b"\r" in data:
@@ -94,7 +94,7 @@ def _has_giant(data: bytes) -> bool:
     return False
 
 
-def _has_long_number(data: bytes) -> bool:
+def has_long_number(data: bytes) -> bool:
     """Of 19 digits or more; to look for them by a pattern takes ten times as long."""
     return b"0" * 19 in data.translate(_DIGITS)
 
@@ -103,7 +103,7 @@ def _is_beyond(line: bytes) -> bool:
     """Whether a line is too long, or has a number that no recorder writes into a segment."""
     if len(line) > LONGEST_LINE:
         return True
-    record = json_object(line) if _has_long_number(line) else None
+    record = json_object(line) if has_long_number(line) else None
     return (
         record is not None
         and DEF not in record

@@ -307,8 +307,8 @@ def fit(bounds: Bounds) -> ClockLine:
 
 
 def _width(bounds: Bounds, drift: float) -> float:
-    top = min(bound - drift * t for t, bound in bounds.upper)
-    return top - max(bound - drift * t for t, bound in bounds.lower)
+    top = min([bound - drift * t for t, bound in bounds.upper])
+    return top - max([bound - drift * t for t, bound in bounds.lower])
 
 
 def _hull(
@@ -352,9 +352,13 @@ def aligned(
     """The clocks, set right by what processes ``met`` in: process, offset, rows of its state."""
     if not met or len({process.clock for process in processes}) < 2:
         return tuple(clocks)
+    bounding = [
+        group for group in groups if len({processes[m.process].clock for m in group.members}) > 1
+    ]
     rank_of = {
-        (group.index, member.process): member.rank for group in groups for member in group.members
+        (group.index, member.process): member.rank for group in bounding for member in group.members
     }
+    numbers = {group.index for group in bounding}
     sides: dict[tuple[object, ...], dict[int, Side]] = {}
     sent: dict[tuple[object, ...], tuple[int, int]] = {}
     received: list[tuple[tuple[object, ...], int, int]] = []
@@ -363,7 +367,7 @@ def aligned(
         for side, number, of, tag, exchanges in rows:
             group = group_index.get((process, number))
             own = rank_of.get((group, process)) if group is not None else None
-            for seq, begin, end in exchanges if group is not None else ():
+            for seq, begin, end in exchanges if group in numbers else ():
                 begin, end = begin + zero, end + zero
                 if side is None:
                     here = sides.setdefault((group, of, seq), {})

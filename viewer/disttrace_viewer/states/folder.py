@@ -154,7 +154,7 @@ def run(files: Sequence[Files], *, window: int | None, history: bool) -> StateBa
     """The states of some journals."""
     states = (reduce(one, window=window, history=history) for one in files)
     found = [state for state in states if state is not None]
-    return StateBatch(pack(found), len(found))
+    return StateBatch(pack(found, level=1), len(found))
 
 
 def reduced(

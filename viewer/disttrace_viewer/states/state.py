@@ -158,7 +158,7 @@ def inflated(data: bytes, most: int = MOST_BYTES) -> bytes:
     return found
 
 
-def pack(states: Iterable[State]) -> bytes:
+def pack(states: Iterable[State], level: int = LEVEL) -> bytes:
     """States as bytes, a kilobyte or two each, in which equal definitions are written once."""
     index: dict[bytes, int] = {}
 
@@ -177,7 +177,7 @@ def pack(states: Iterable[State]) -> bytes:
         for state in states
     ]
     value = {"shared": [text.decode() for text in index], "states": found}
-    return zlib.compress(text_of(value), LEVEL)
+    return zlib.compress(text_of(value), level)
 
 
 def unpack(data: bytes, known: dict[str, Any] | None = None) -> list[State]:

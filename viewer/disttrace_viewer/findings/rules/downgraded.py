@@ -118,13 +118,14 @@ def _traced(finding: RuleFinding, attempt: int | None, store: Op | None) -> Rule
 def _left_over(case: Case) -> Iterator[Op]:
     """Constructors of stores whose file was written before the first who uses it had begun."""
     processes, gone = case.trace.processes, case.evidence.followed
+    made = [one for one in case.rendezvous.constructors if one[0].call.op == "FileStore"]
     # Two runs are in one place where clocks do not part them.
-    users = [(one.place, processes[one.process]) for one in case.trace.stores]
+    users = [(one.place, processes[one.process]) for one in case.trace.stores if made]
     starts = together(((place, p.job), p.start_ns) for place, p in users if p.index not in gone)
     began = {key: min(of) for key, of in starts.items()}
-    for op, store in case.rendezvous.constructors:
+    for op, store in made:
         written = op.call.args.get("written")
-        if op.call.op != "FileStore" or not isinstance(written, int) or op.process in gone:
+        if not isinstance(written, int) or op.process in gone:
             continue
         if written < began[store.place, processes[op.process].job]:
             yield op
@@ -135,7 +136,8 @@ def met_before(case: Case, *, stuck: bool = False) -> Iterator[tuple[Op, int]]:
     the launcher made one under the same keys of one store: what it set is found first."""
     made: dict[Hashable, int] = {}
     broken: list[tuple[Hashable, Op]] = []
-    for op, store in case.rendezvous.constructors:
+    again = any(process.attempt for process in case.trace.processes)
+    for op, store in case.rendezvous.constructors if again else ():
         attempt = case.trace.processes[op.process].attempt
         if attempt is None or not op.call.op.startswith("ProcessGroup"):
             continue
