@@ -114,14 +114,15 @@ class Recorded:
         """
         found = self.given
         processes, at_ns = self.trace.processes, self.interrupted_ns
-        ops = tuple(
-            process_ends.unseen_error(process_ends.left(op, of), of)
-            for op in found.ops
-            for of in (processes[op.process],)
-        )
-        if at_ns is not None:
-            ops = tuple(process_ends.undone(op, at_ns) for op in ops)
-        ops = tuple(sample.awaited(op, processes[op.process]) for op in ops)
+
+        def known(op: Op) -> Op:
+            if op.end_ns is not None and op.error is None:
+                return op
+            of = processes[op.process]
+            op = process_ends.unseen_error(process_ends.left(op, of), of)
+            return sample.awaited(op if at_ns is None else process_ends.undone(op, at_ns), of)
+
+        ops = tuple(map(known, found.ops))
         if not all(map(operator.is_, ops, found.ops)):
             found = replace(found, ops=ops)
         return without(found, self.left_out)

@@ -80,6 +80,8 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
         return None if ns is None else to_unix(new, ns - old.offset_ns)
 
     def moved(value: Any) -> Any:
+        if not value:
+            return value  # as most are
         names = [name for name in getattr(value, "_fields", ()) if name in ("t_ns", "first_ns")]
         if names:
             return value._replace(**{name: at(getattr(value, name)) for name in names})

@@ -178,7 +178,7 @@ def process_of(
     known: dict[str, Any] = {name: record.get(name) for name in _AS_RECORDED}
     known |= {name: getattr(definitions, name) for name in _AS_DEFINED}
     known |= {
-        name: tuple(made(type_, item) for item in listed[kind])
+        name: tuple([made(type_, item) for item in listed[kind]])
         for name, (kind, type_) in _LISTED.items()
     }
     known["usage"] = tuple(one for one in known["usage"] if one.over_ns)
