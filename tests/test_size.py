@@ -38,11 +38,11 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/evidence": 3_030,
     "viewer/disttrace_viewer/findings": 6_660,
     "viewer/disttrace_viewer/load": 6_710,
-    "viewer/disttrace_viewer/merge": 2_180,
+    "viewer/disttrace_viewer/merge": 2_170,
     "viewer/disttrace_viewer/otlp": 1_530,
     "viewer/disttrace_viewer/replay": 600,
     "viewer/disttrace_viewer/states": 1_800,
-    "viewer/disttrace_viewer/trace": 1_260,
+    "viewer/disttrace_viewer/trace": 1_270,
     "viewer/disttrace_viewer/views": 4_420,
     "viewer/disttrace_viewer/wording": 860,
 }
