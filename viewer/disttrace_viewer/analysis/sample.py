@@ -116,8 +116,8 @@ class Sample:
         """Kept collectives of each stream by group rank, by sequence number."""
         found = together(
             ((op.call.stream, op.call.group_rank), op)
-            for op in self.ops
-            if op.call.kind == "collective" and op.seq is not None
+            for op in self.of_kind(COLLECTIVE)
+            if op.seq is not None
         )
         kept: dict[Stream, dict[int, tuple[Op, ...]]] = {}
         for (stream, rank), ops in found.items():
@@ -139,7 +139,7 @@ class Sample:
         """Kept messages by side (``send`` or ``recv``) and stream, by sequence number."""
         found = together(
             ((op.call.op, stream), op)
-            for op in self.ops
+            for op in self.of_kind("message")
             if (stream := message_stream(op)) is not None and op.seq is not None
         )
         return {key: tuple(sorted(ops, key=lambda op: op.seq or 0)) for key, ops in found.items()}

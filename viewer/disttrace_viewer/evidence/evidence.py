@@ -152,8 +152,8 @@ class Evidence(Endings):
         )
         failed = Counter(
             (op.call.stream, op.seq or 0)
-            for op in self.sample.ops
-            if op.error is not None and op.call.kind == COLLECTIVE
+            for op in self.sample.of_kind(COLLECTIVE)
+            if op.error is not None
         )
         newest = {
             stream: sorted(kept[-1].seq or 0 for kept in self.sample.streams[stream].values())

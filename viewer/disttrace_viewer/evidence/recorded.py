@@ -142,7 +142,8 @@ class Recorded:
         signals on, or its exit, if others had been waiting for long by then.
         """
         given, processes = self.given, self.trace.processes
-        stops = {op.process: op.begin_ns for op in given.ops if op.call.op == STOPPING}
+        composed = given.of_kind("composed")
+        stops = {op.process: op.begin_ns for op in composed if op.call.op == STOPPING}
         by_launcher = {processes[p].id: ns for p, ns in stops.items()}
         in_handlers = (op for op in reversed(given.ops) if op.call.args.get("handler") is True)
         handled = _exits_of_handlers(given, processes)
@@ -228,7 +229,7 @@ class Recorded:
     @cached_property
     def went_on(self) -> tuple[int, ...]:
         """Processes of which it is to be queried what they called where others wait."""
-        ops = (op for op in self.sample.ops if op.call.kind == "collective" and op.status != "ok")
+        ops = (op for op in self.sample.of_kind("collective") if op.status != "ok")
         found: dict[int, None] = {}
         for stream, seq in dict.fromkeys((op.call.stream, op.seq) for op in ops):
             if seq is None:

@@ -161,11 +161,7 @@ def inflated(data: bytes, most: int = MOST_BYTES) -> bytes:
 def pack(states: Iterable[State], level: int = LEVEL) -> bytes:
     """States as bytes, a kilobyte or two each, in which equal definitions are written once."""
     index: dict[bytes, int] = {}
-
-    def text_of(value: Any) -> bytes:
-        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
-
-    places = ByIdentity(lambda value: index.setdefault(text_of(value), len(index)))
+    places = ByIdentity(lambda value: index.setdefault(orjson.dumps(value), len(index)))
     found = [
         {
             **state.values(),
@@ -177,7 +173,7 @@ def pack(states: Iterable[State], level: int = LEVEL) -> bytes:
         for state in states
     ]
     value = {"shared": [text.decode() for text in index], "states": found}
-    return zlib.compress(text_of(value), level)
+    return zlib.compress(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), level)
 
 
 def unpack(data: bytes, known: dict[str, Any] | None = None) -> list[State]:
