@@ -74,7 +74,7 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
     if whole.startswith(b"{", len(data)) and not reserved:
         problems.cut_off[path] = None
     if _has_giant(data) or (not path.endswith(DEFS_SUFFIX) and has_long_number(data)):
-        # Lines keep their numbers, and the reader counts it. Definitions are checked field by field.
+        # Lines keep their numbers, and the reader counts it; fields of definitions have bounds.
         data = b"\n".join(b"?" if _is_beyond(line) else line for line in data.split(b"\n"))
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
