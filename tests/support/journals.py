@@ -13,7 +13,9 @@ import orjson
 
 from disttrace.journal import format as fmt
 
-T0 = 10**12
+T0 = 10**10
+"""In ns; small, since verdicts on processes that live read the clock of a machine that may have
+started a minute ago."""
 UNIX_NS = 1_700_000_000_000_000_000
 """Unix time at the monotonic reading ``T0`` on a host whose clock is right."""
 

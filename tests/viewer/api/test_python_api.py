@@ -15,7 +15,7 @@ import disttrace
 from disttrace_viewer.api import Finding, Location, ViewerError
 from disttrace_viewer.views import jsonl
 from disttrace_viewer.views.tables import FIELDS
-from support.journals import MS, UNIX_NS, Journal, training, workers
+from support.journals import MS, T0, UNIX_NS, Journal, training, workers
 from support.processes import python
 from support.scenes import hang_without
 
@@ -147,7 +147,7 @@ def test_a_report_has_the_values_of_json(tmp_path: Path) -> None:
 
 def test_the_newest_job_is_taken_unless_another_is_named(tmp_path: Path) -> None:
     training(tmp_path)
-    Journal(tmp_path, pid=9, job="old", t0=10**11).begin(1, MS)
+    Journal(tmp_path, pid=9, job="old", t0=T0 // 2).begin(1, MS)
     assert disttrace.load(tmp_path).jobs == ("job",)
     assert disttrace.load([tmp_path], job="all").jobs == ("old", "job")
     with pytest.raises(ViewerError, match="--job x is no job here; there are: old, job"):

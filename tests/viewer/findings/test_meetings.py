@@ -293,7 +293,7 @@ def test_a_restart_claims_the_same_rank_later(tmp_path: Path) -> None:
     first = Journal(tmp_path, pid=4000, rank=0, world_size=1)
     first.join(100 * MS, 1)
     first.leave(200 * MS)
-    second = Journal(tmp_path, pid=4001, rank=0, world_size=1, t0=10**12 + 30 * S)
+    second = Journal(tmp_path, pid=4001, rank=0, world_size=1, t0=T0 + 30 * S)
     _, _, store = second.join(100 * MS, 1)
     second.end(store, MS)
     second.leave(300 * MS)

@@ -311,7 +311,7 @@ def test_jobs_whose_processes_met_are_linked_and_stay_two(tmp_path: Path) -> Non
 
 def test_the_newest_job_is_read_with_the_jobs_it_met(tmp_path: Path) -> None:
     """Yesterday's job in the same folder is only mentioned."""
-    old = Journal(tmp_path, pid=1, job="old", t0=10**11)
+    old = Journal(tmp_path, pid=1, job="old", t0=T0 // 2)
     old.define("exit", t=S, how="normal", code=0)
     training(tmp_path, 2, 3)
     trace = load([str(tmp_path)], choose=chooser("newest"))

@@ -23,7 +23,7 @@ from disttrace_viewer.commands.export import FORMATS
 from disttrace_viewer.load.problems import ViewerError
 from disttrace_viewer.states import folder
 from disttrace_viewer.views import jsonl
-from support.journals import MS, Journal, training, workers
+from support.journals import MS, T0, Journal, training, workers
 from support.processes import ROOT, python
 
 PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
@@ -188,7 +188,7 @@ def check(slowest: Any, lines: Any, bandwidth: Any) -> None:
 def test_jobs_are_listed(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """Newest first, with what they ran, when and where; commands take the first."""
     training(tmp_path, 2, 3)
-    workers(tmp_path, 4, job="old", t0=10**11, host="far")
+    workers(tmp_path, 4, job="old", t0=T0 // 2, host="far")
     assert cli.main(["jobs", str(tmp_path), "--width", "100"]) == 0
     title, new, old, which = capfdbinary.readouterr().out.decode().splitlines()
     assert title.split() == ["job", "program", "started", "ran", "ranks", "processes", "hosts"]

@@ -12,7 +12,7 @@ import pytest
 from disttrace_viewer.commands import export
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views import jsonl
-from support.journals import MS, UNIX_NS, Journal, training, workers
+from support.journals import MS, T0, UNIX_NS, Journal, training, workers
 
 CONTRACT = [
     "id", "parent", "job", "process", "role", "host", "pid", "attempt", "thread", "rank",
@@ -182,7 +182,7 @@ def test_the_command_writes_the_newest_job_or_the_one_that_is_named(
 ) -> None:
     """A complete file or none; nothing else stays beside it. Of the default folder as well."""
     training(tmp_path / "in", 2, 3)
-    Journal(tmp_path / "in", pid=9, job="other", t0=10**11).begin(1, MS)
+    Journal(tmp_path / "in", pid=9, job="other", t0=T0 // 2).begin(1, MS)
     target = tmp_path / "out.jsonl"
     for options, lines in (((), 6), (("--job", "all"), 7), (("--job", "other"), 1)):
         assert run(str(tmp_path / "in"), *options, "-o", str(target)) == 0

@@ -34,7 +34,7 @@ from disttrace_viewer.views.terminal.top import (
     lines,
     snapshot_of,
 )
-from support.journals import MS, Journal, workers
+from support.journals import MS, T0, Journal, workers
 from support.processes import python
 from support.scenes import alive, stuck
 
@@ -141,7 +141,7 @@ def test_a_running_process_has_rates_and_a_place(tmp_path: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     t0 = time.time_ns()
     journal = Journal(
-        tmp_path, pid=os.getpid(), rank=0, world_size=1, boot_id=boot, offset_ns=t0 - 10**12,
+        tmp_path, pid=os.getpid(), rank=0, world_size=1, boot_id=boot, offset_ns=t0 - T0,
         keys=proc.own(),
     )  # fmt: skip
     call = journal.collective(journal.world())
