@@ -10,6 +10,7 @@ import glob
 import ipaddress
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -86,6 +87,7 @@ def serve(address: str, port: int, folders: Sequence[str], hosts: Sequence[str] 
     except (OSError, OverflowError) as error:
         raise ViewerError(f"cannot listen at {address}:{port}: {error}") from error
     with server:
+        sys.stderr.write(f"disttrace: serving http://{address}:{server.server_port}/metrics\n")
         server.serve_forever()
 
 
@@ -106,8 +108,7 @@ def _is_address(host: str) -> bool:
 
 
 def _known(folders: Sequence[str]) -> Iterator[dict[str, Any]]:
-    places = [place for place in (own_folder(), *folders) if place is not None]
-    for path in sorted(p for place in places for p in _files(place)):
+    for path in sorted(p for place in (own_folder(), *folders) if place for p in _files(place)):
         try:
             with opened_own(path, os.O_RDONLY) as fd:
                 found = orjson.loads(os.pread(fd, _MOST, 0))
