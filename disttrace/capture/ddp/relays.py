@@ -330,9 +330,11 @@ class Models:
         return (model for models in list(self.by_group.values()) for model in models)
 
     def over(self) -> None:
-        """A backward pass is over in which buckets were reduced, but for one inside of another."""
+        """A backward pass is over in which buckets were reduced, but for one inside of another. How
+        many the second one has is known after it."""
         for model in self._all():
-            if 0 < model.issued < model.usual and model.tries:
+            usual = parameters.MOST if model.usual and model.passes == 1 else model.usual
+            if 0 < model.issued < usual and model.tries:
                 model.tries -= 1
                 self._note_lack(model, model.without_gradient())
 
