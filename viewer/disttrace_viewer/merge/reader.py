@@ -156,6 +156,7 @@ class _Reading:
             newest = pl.max_horizontal(pl.col(*TIMES).max()).alias("t")
             for process, t in operations[-1].group_by("process").agg(newest).iter_rows():
                 self._last_end[process] = max(t, self._last_end.get(process, t))
+            del part, raw, known  # or they would stay while the next one is read
         table = pl.concat(operations)
         operations.clear()
         order = table.select(pl.arg_sort_by("begin_ns", "process", "number")).to_series()

@@ -15,7 +15,7 @@ from disttrace_viewer.trace.columns import STATUS, WAIT_END
 from disttrace_viewer.trace.model import JobTrace
 from disttrace_viewer.views.tables import FIELDS, VARYING, values
 
-CHUNK_ROWS = 5_000
+CHUNK_ROWS = 2_000
 _NUMBERS = ("thread", "seq", "begin_ns", "issued_ns", "wait_begin_ns", "wait_end_ns")
 _ROW = (
     pl.col(*_NUMBERS, "complete_ns", "end_ns").cast(pl.String).fill_null("null"),
