@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-source",
         action="store_true",
-        help="html: leave out the text of the program's lines, which stands beside calls where"
-        " the file is on this machine and no younger than the run",
+        help="html: leave out the program's source lines, which are shown beside calls where the"
+        " file is on this machine and has not changed since the run",
     )
 
 
