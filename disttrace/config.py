@@ -178,7 +178,7 @@ class Config:
         2.0,
         _seconds(0.0),
         "On a slow file system, the journal is switched off once a write takes this many seconds, "
-        "or slow writes take half of the time for ten times as long; 0: never.",
+        "or slow writes take five times this within ten times this; 0: never.",
     )
     stall: float = _setting(
         10.0, _seconds(0.001), "Seconds after which a waiting operation counts as stalled."
@@ -188,7 +188,7 @@ class Config:
         Kind("a command, or abort", lambda value: _text(value).strip()),
         "Command to run at each stall, with the finding as JSON on its standard input "
         "(`docs/alerts.md`); `abort`: end the job with exit code 75 if it is still stalled after "
-        "as long again, or three seconds after one has died.",
+        "DISTTRACE_STALL once more, or three seconds after a rank has died.",
     )
     slow: float = _setting(
         0.05,
@@ -203,7 +203,7 @@ class Config:
         "inputs that are not finite (`docs/foresight.md`); 0: none.",
     )
     quiet: bool = _setting(
-        False, _SWITCH, "`1`: do not print where the journals are when the job ends."
+        False, _SWITCH, "`1`: print nothing when the job ends: no folder, no `failed:`."
     )
     log: str = _setting(
         "text",
@@ -214,7 +214,7 @@ class Config:
     job: str | None = _setting(
         None,
         Kind("a name in printable characters", _label),
-        "Name of the job, where no launcher gives it one.",
+        "Name of the job, in place of the launcher's.",
     )
     store_trace: frozenset[str] = _setting(
         frozenset({"gloo"}),
@@ -243,7 +243,7 @@ class Config:
     )
     file_mode: str = _setting(
         "600",
-        Kind("an octal number from 600 to 666 that leaves the owner both", _file_mode),
+        Kind("an octal number from 600 to 666 that lets the owner read and write", _file_mode),
         "Permissions of the files; 640 lets a group read them.",
     )
     pending: float = _setting(

@@ -32,9 +32,9 @@ class SlowWrites(OSError):  # noqa: N818 - what it is about, in one sentence of 
 
 
 class WriteBudget:
-    """Adds up the time of one journal's writes. ``bound`` in seconds: for a single write, and half
-    of ten times that for all slow ones together; 0: none. A sum that misses one of two threads
-    grows later."""
+    """Adds up the time of one journal's writes. ``bound`` in seconds: for a single write; slow
+    ones together may take five times that within ten times that; 0: none. A sum that misses one
+    of two threads grows later."""
 
     def __init__(self, bound: float) -> None:
         self._one = int(bound * 1e9)

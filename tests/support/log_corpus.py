@@ -215,7 +215,7 @@ CORPUS: tuple[Excerpt, ...] = (
     ),
     Excerpt(
         "2.9, nothing was ever enqueued", of(ALL, v27, -1, own=False), None,
-        says="this log does not tell why the job ended",
+        says="this log does not show why the job ended",
     ),
     Excerpt(
         "2.13, receives of a pipeline, and a stage that does not send",

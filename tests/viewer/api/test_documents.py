@@ -95,5 +95,5 @@ def test_an_empty_folder_is_an_error_of_ours(tmp_path: Path) -> None:
     for place in (tmp_path / "notes.txt", tmp_path):
         with pytest.raises(ViewerError) as error:
             diagnose(place)
-        told = "notes.txt: it does not tell why it ended: 1 line, none of trouble."
+        told = "notes.txt: it does not show why the job ended: 1 line, no error."
         assert str(error.value).endswith(told), "no word of journals where other evidence was given"

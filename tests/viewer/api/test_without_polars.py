@@ -46,7 +46,7 @@ def test_the_same_is_said(tmp_path: Path, scene: str) -> None:
     full = run_program([sys.executable, "-c", FULL, str(tmp_path)], clean_environ())
     assert (lean.code, full.code) == (1, 1), f"{lean}{full}"
     said = lean.stdout.splitlines()
-    assert said.pop().startswith("Only where processes are was read")
+    assert said.pop().startswith("Only current positions were read")
     assert said == full.stdout.splitlines()
     used_kb, cpu_s, costly = lean.stderr.split()
     assert int(used_kb) < MOST_KB

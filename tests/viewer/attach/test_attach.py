@@ -244,7 +244,7 @@ def test_stacks_may_be_of_faulthandler(tmp_path: Path) -> None:
     assert (found.kind, found.culprit_ranks) == ("missing_participant", (2,))
     assert "rank 2 is at train.py:9 in load" in str(told.report)
     (guessed,) = told.troubles
-    assert "guessed by the order" in guessed
+    assert "else from the order" in guessed
 
 
 def test_what_are_no_stacks_is_a_sentence(tmp_path: Path) -> None:

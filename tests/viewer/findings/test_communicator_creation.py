@@ -230,7 +230,7 @@ def test_calls_stand_behind_a_thread_that_waits(tmp_path: Path) -> None:
     found = only(findings(tmp_path))
     assert (found.kind, found.key, found.culprits) == ("store_key_missing", "app/stop", ())
     assert ranks(tmp_path, found.waiting) == [0, 1]
-    assert "has its process's connection to the store, behind which" in found.summary
+    assert "holds its process's connection to the store, for which" in found.summary
     assert "store.set of rank 0 (train.py:20)" in found.summary
     assert "store.get of rank 1 (train.py:21)" in found.summary
     assert "serves one call at a time" in (found.hint or "")
@@ -248,7 +248,7 @@ def test_a_key_that_the_own_thread_would_set(tmp_path: Path) -> None:
             journal.begin(journal.store_call("set", 30), 210 * MS, h=thread, k="ready")
     found = only(findings(tmp_path))
     assert (found.kind, found.key, found.culprits) == ("store_key_missing", "app/ready", ())
-    assert "behind which store.set of rank 1 (train.py:30) stands" in found.summary
+    assert "for which store.set of rank 1 (train.py:30) waits" in found.summary
 
 
 @pytest.mark.parametrize("own", [True, False])

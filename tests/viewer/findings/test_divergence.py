@@ -215,9 +215,9 @@ def test_the_line_of_a_call_left_out(tmp_path: Path, then: str, kind: str, helpe
     found = hanging(tmp_path, course, then=then, helper=helper)
     assert found.kind == kind
     assert found.summary.endswith(
-        "To #5 of the default group, the last that all have made, came ranks 0, 1 by all_reduce at"
-        " train.py:10 and rank 2 by all_reduce at train.py:20: one of these lines was left out, or"
-        " called twice."
+        "To #5 of the default group, the last that all have made, ranks 0, 1 came by all_reduce at"
+        " train.py:10 and rank 2 came by all_reduce at train.py:20: one of these lines was left"
+        " out, or called twice."
     )
 
 
@@ -225,9 +225,9 @@ def test_a_call_left_out_some_calls_before_is_told_with_its_line(tmp_path: Path)
     """Rank 2 left out its fourth call, and made one more that matched before it went on."""
     found = hanging(tmp_path, ("grad", "norm", "grad", "grad", "norm"))
     assert found.summary.endswith(
-        "To #4 of the default group, from which on lines differ, came ranks 0, 1 by all_reduce at"
-        " train.py:20 and rank 2 by all_reduce at train.py:10: one of these lines was left out, or"
-        " called twice."
+        "To #4 of the default group, from which on lines differ, ranks 0, 1 came by all_reduce at"
+        " train.py:20 and rank 2 came by all_reduce at train.py:10: one of these lines was left"
+        " out, or called twice."
     )
     assert [where.line for where in found.locations][-2:] == [LINES["norm"], LINES["grad"]]
 

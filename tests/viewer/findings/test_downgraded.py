@@ -343,7 +343,7 @@ def test_a_trial_that_failed_beside_others_is_a_note(tmp_path: Path, end: str) -
     found = findings(tmp_path, look=all_gone)[0]
     assert (found.severity == "note") is (end == "well")
     assert "FloatingPointError: diverged" in found.summary
-    assert found.summary.startswith("One run of several that ") is (end == "well")
+    assert found.summary.startswith("One of several runs that ") is (end == "well")
 
 
 @pytest.mark.parametrize("other", ["alone", "agent"])
@@ -399,7 +399,7 @@ def test_a_wait_while_all_others_get_on_is_a_note(tmp_path: Path, waits_in: str)
     found = only(findings(tmp_path))
     assert (found.severity, found.culprits) == ("note", ())
     assert ranks(tmp_path, found.waiting) == [2]
-    assert "gets on" in (found.hint or "")
+    assert "still make other calls" in (found.hint or "")
     assert healthy([found])
 
 

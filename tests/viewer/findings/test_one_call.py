@@ -218,7 +218,7 @@ def test_the_first_module_that_ranks_did_not_call_for_together_is_told(
                 journal.end(begun, MS // 2)
     found = only([*diagnose(tmp_path).found])
     told = (
-        "To #4 of the default group, from which on modules differ, came rank 0 by all_gather_into"
+        "To #4 of the default group, from which on modules differ, rank 0 came by all_gather_into"
     )
     assert told in found.summary
     assert "_tensor of layers.2 at " in found.summary

@@ -317,7 +317,7 @@ def test_stacks_that_tell_no_rank(tmp_path: Path) -> None:
     report = diagnose(tmp_path)
     (found,) = report.findings
     assert (found.culprit_ranks, found.waiting_ranks) == ((1,), (0, 2))
-    assert any("process ids number them" in one for one in found.because)
+    assert any("numbered by process id" in one for one in found.because)
     (problem,) = troubles([str(tmp_path)])
     assert "rank 1 is process 72" in problem.sentence
 
@@ -347,7 +347,7 @@ def test_stacks_of_two_hosts_with_local_ranks_in_one_log(tmp_path: Path) -> None
     (tmp_path / "job.log").write_text("\n".join(["[default0]:world size 4", *stacks]))
     report = diagnose(tmp_path)
     assert "train.py:30" in report.findings[0].summary
-    assert any("process ids number them" in one for one in report.findings[0].because)
+    assert any("numbered by process id" in one for one in report.findings[0].because)
 
 
 PREFIXES = ("", "(RayWorkerWrapper pid=489968) ", "node3 [stderr] ", "\x1b[31m", "100%|##|\r")

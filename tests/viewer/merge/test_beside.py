@@ -96,7 +96,7 @@ def test_no_hang_is_hidden_by_a_well_job(tmp_path: Path, capfd: pytest.CaptureFi
     headings = [line for line in out.splitlines() if line.startswith("== ")]
     assert [line.split(",")[0] for line in headings] == ["== Job newest", "== Job hung"]
     assert out.index("Nothing is wrong") < out.index("== Job hung") < out.index("ERROR")
-    assert out.splitlines()[-1] == "Meanwhile there lived, with nothing wrong: job meanwhile."
+    assert out.splitlines()[-1] == "Ran at the same time, with nothing wrong: job meanwhile."
     assert "Other jobs here: before (" in out
 
     assert main(["diagnose", str(tmp_path), "--json"]) == 1

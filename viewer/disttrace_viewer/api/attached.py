@@ -19,8 +19,8 @@ _STALL_NS = 900_000_000
 """Two looks are a second apart: a rank that has not moved between them is taken for waiting."""
 
 _GUESSED = (
-    "some processes do not say which rank they are: ranks are by a variable of the program, else"
-    " guessed by the order of {}."
+    "some processes do not say which rank they are: ranks come from a variable of the program,"
+    " else from the order of {}."
 )
 
 
@@ -68,9 +68,7 @@ def from_files(paths: Sequence[str]) -> Attached:
     taken = py_spy.samples(paths, problems)
     sentences = [problem.sentence for problem in problems.found()]
     if any(map(is_guessed, taken)):
-        sentences.append(
-            _GUESSED.format("pids (of faulthandler, of the numbers in the files' names)")
-        )
+        sentences.append(_GUESSED.format("pids (faulthandler: of numbers in file names)"))
     return Attached(reported(taken) if taken else None, tuple(sentences))
 
 

@@ -22,7 +22,7 @@ from disttrace_viewer.trace.values import dataclass, together
 
 FORMAT = 1
 NO_HISTORY = (
-    "Only where processes are was read, and not all that they did: stragglers, late senders, work"
+    "Only current positions were read, and not all that ranks did: stragglers, late senders, work"
     " that was never waited for, and arguments in calls that are over were not looked at."
 )
 

@@ -123,11 +123,10 @@ def unpack(archives: Iterable[str], folder: str) -> Unpacked:
             try:
                 one.take_all(path)
             except (tarfile.TarError, gzip.BadGzipFile, EOFError, ValueError, zlib.error) as error:
-                trouble = f"{plain(path)} was not read to its end: {plain(str(error))}. Files of it"
-                used = one.put()
-                trouble += f" that were used, since a checksum proves them: {used:,}."
+                trouble = f"{plain(path)} was not read to its end: {plain(str(error))}. Files used,"
+                trouble += f" whose checksums are right: {one.put():,}."
                 by = f"tar xzf {shlex.quote(plain(path))}"
-                troubles.append(f"{trouble} Where you trust it, all comes out by: {by}")
+                troubles.append(f"{trouble} If you trust it, extract the rest: {by}")
             else:
                 one.put()
         besides -= min(besides, max(0, one.written - by_size))

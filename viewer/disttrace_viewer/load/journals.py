@@ -94,8 +94,8 @@ def open_journal(files: Files, problems: Problems) -> Journal | None:
         problems.add(
             files.paths[-1],
             "mixed",
-            f"belongs to process {named[:8]} and not to {identity[:8]}, as its name says; read as"
-            f" {identity[:8]}'s: keep the names that disttrace gave.",
+            f"was written by process {named[:8]}, and is named as of {identity[:8]}; read as"
+            f" {identity[:8]}'s: do not rename journals.",
         )
     written_ns = max(map(modified_ns, _own(files, definitions)))
     if identity is None:

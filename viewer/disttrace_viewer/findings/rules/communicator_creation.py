@@ -73,8 +73,8 @@ def _finding(case: Case, op: Op, inside: Sequence[Op], waits: Waits, lasts_ns: i
         summary=summary,
         severity=NOTE,
         because=(sentences.MAY_END,),
-        hint=f"{library} connects all members before the first of them is served; this is told as a"
-        f" stall after {names.roughly(limit_ns)}, a quarter of the group's time-out.{more}",
+        hint=f"{library} connects all members before any returns; this is reported as a stall"
+        f" after {names.roughly(limit_ns)}, a quarter of the group's time-out.{more}",
         waiting=who,
         **{**case.about(op), "at_ns": max(one.begin_ns for one in inside)},
         locations=case.evidence.locations(inside),

@@ -104,14 +104,17 @@ def _by_other_lines(case: Case, finding: RuleFinding, *, of_modules: bool = Fals
         if sides:
             trace, group = case.trace, case.trace.groups[stream[0] or 0]
             came = sentences.listed(
-                [f"{sentences.processes(trace, who)} by {_call(place)}" for place, who in sides]
+                [
+                    f"{sentences.processes(trace, who)} came by {_call(place)}"
+                    for place, who in sides
+                ]
             )
             last = parted == number - 1
             which = "the last that all have made" if last else f"from which on {what} differ"
             return replace(
                 finding,
                 summary=f"{finding.summary} To #{parted} of {sentences.group(group, trace)},"
-                f" {which}, came {came}: one of these {what} was left out, or called twice.",
+                f" {which}, {came}: one of these {what} was left out, or called twice.",
                 hint=_LEFT_OUT if of_modules else finding.hint,
                 locations=(*finding.locations, *_at(sides)),
             )

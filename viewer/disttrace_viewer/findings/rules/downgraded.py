@@ -162,12 +162,12 @@ def overcome(case: Case, finding: RuleFinding) -> RuleFinding:
     if starter is not None:
         label = sentences.processes(case.trace, [starter])
         summary = (
-            f"One run of several that {label} began failed ({failed}); {label} began others after"
-            " it, which ended well, as it did."
+            f"One of several runs that {label} started failed ({failed}); later ones, and {label}"
+            " itself, ended well."
         )
         hint = (
-            "The program went on without it, and what it began later ended well; if no rank of"
-            " it may fail, have it end with another code."
+            "The program went on without that run. If a failed run must count as a failure, let the"
+            " program exit with another code."
         )
     elif later is not None and _ran_to_its_end(case, later, _launchers(case, finding)):
         summary = f"Attempt {attempt} failed ({failed}); attempt {later} ran to its end."
@@ -270,8 +270,8 @@ def as_note(case: Case, finding: RuleFinding) -> RuleFinding:
     if not awaited or not all(_gets_on(case, p, since_ns) for p in awaited):
         return finding
     hint = (
-        "Nothing stands still: every rank that is waited for gets on with calls made before. If"
-        " the wait is not meant to be, see whether they come to it, or passed it over."
+        "No rank is stuck: those that are waited for still make other calls. If this wait is not"
+        " intended, see whether they reach this call, or skipped it."
     )
     return finding.doubted(MAY_END, severity=NOTE, hint=hint, culprits=())
 

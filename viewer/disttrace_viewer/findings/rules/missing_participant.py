@@ -147,8 +147,8 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
         if all(outside.asks(case, s) for s in sinks):
             return outside.POLLED_HINT
         return (
-            "See whether they come to it when they are through with the others: whoever waits may"
-            " be ahead of them, or they passed this call over."
+            "See whether they reach it after their other calls: the waiting ranks may be ahead of"
+            " them, or they skipped this call."
         )
     failure = next((f for s in sinks for f in outside.failed_threads(case, s)), None)
     over_ns = given_up_ns([wait.op])

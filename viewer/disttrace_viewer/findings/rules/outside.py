@@ -317,17 +317,17 @@ TIMES = (
     " then it is told whether this is a moment of a job that gets on, or a stall."
 )
 TIMELESS = (
-    "since when it is so is not known (files were copied or changed since, or it is one output of"
-    " ncclras): who had not come by then may have been on the way."
+    "for how long ranks have waited is not known (files were copied or changed since, or it is one"
+    " output of ncclras): the missing may have been on their way."
 )
 
 
 UNDECIDED = {
-    "log": "this log does not tell why the job ended, nor that it went well",
+    "log": "this log does not show why the job ended, nor that it ended well",
     JOURNAL: "no operation was recorded and no process saw its own end, so how far the job came is"
     " not known",
-    "py-spy": "stacks of one moment show no rank that waits for another one; that one waits later"
-    " they cannot show",
+    "py-spy": "no rank waits for another one in these stacks, which are of one moment: a later"
+    " wait they cannot show",
 }
 """What was read of a kind of evidence that never shows that all is well."""
 

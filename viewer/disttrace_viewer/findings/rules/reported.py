@@ -112,10 +112,10 @@ def _reached(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
         return
     ranks = sorted({r for row in rows for r in row.get("ranks") or [row["rank"]]})
     unnamed = any("ranks" in row for row in rows)
-    which = "which one, the error of rank 0 names, and that is not here"
+    which = "the error of rank 0 names it, but is not here"
     summary = (
         f"{sentences.ranks(ranks)} came to monitored_barrier, and some rank did"
-        f" not: {'the lines do not tell which one' if unnamed else which}."
+        f" not: {'the lines do not name it' if unnamed else which}."
     )
     yield _found(
         case, "missing_participant", summary, waiting=ranks, op="monitored_barrier",
@@ -131,8 +131,8 @@ def _barrier(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     of = f"{count:,} of {world:,}"
     if count > world:
         summary = (
-            f"{count:,} workers have come to a barrier by the store for {world:,}: the store is of"
-            " an earlier launch as well, or the ranks disagree on how many they are."
+            f"{count:,} workers came to a barrier by the store of {world:,}: an earlier launch used"
+            " this store too, or the ranks disagree on how many they are."
         )
         fresh = "Start with a port, or a folder, that no earlier launch has used."
         yield _found(case, "rendezvous_incomplete", summary, waiting=ranks, hint=fresh)
@@ -258,15 +258,15 @@ def _lost(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     named = f"; its address is given as {sentences.listed(peers)}" if peers else ""
     if "text" in rows[0]:
         summary = (
-            f"{who} gave up; because of which rank, the log does not tell{named}:"
+            f"{who} gave up; the log does not show because of which rank{named}:"
             f" {rows[0]['text'].rstrip('.')}."
         )
         yield _found(case, "process_failed", summary, waiting=ranks, hint=OTHERS)
         return
     ended = [rank for row in rows for rank in row["ended"]]
-    which = f"which one, and why, the log does not tell{named}"
+    which = f"the log does not show which one, and why{named}"
     if ended:
-        which = f"{sentences.ranks(ended)}, of which the log has no error; why, it does not tell"
+        which = f"{sentences.ranks(ended)}, of which the log has no error, so not why"
     summary = f"{who} lost a connection to a rank that had ended: {which}."
     yield _found(case, "process_failed", summary, ranks=ended, waiting=ranks, hint=OTHERS)
 
@@ -276,7 +276,7 @@ def _sizes(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     one = rows[0]
     summary = (
         f"Two ranks brought sizes that differ to one collective: {one['local']:,} and"
-        f" {one['remote']:,} bytes of one message. Which ranks, the line does not tell."
+        f" {one['remote']:,} bytes of one message. The line does not name the ranks."
     )
     yield _found(case, "shape_mismatch", summary, waiting=_all(case), hint=NCCL_COLL)
 
@@ -306,7 +306,7 @@ def _around(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     ranks = sorted({row["rank"] for row in rows})
     summary = (
         "NCCL found that ranks called different collectives, at and around"
-        f" {sentences.ranks(ranks)}; which side is at fault, it does not tell."
+        f" {sentences.ranks(ranks)}; it does not show which side is at fault."
     )
     yield _found(case, "op_mismatch", summary, waiting=_all(case), hint=NCCL_COLL)
 
@@ -327,7 +327,7 @@ def _differ(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
     shapes = sentences.listed([f"shape {shape} by rank {rank}" for rank, shape in one["shapes"]])
     summary = (
         f"Torch found that {sentences.ranks(one['ranks'])} called different collectives:"
-        f" {shapes or 'in what they differ, the lines do not tell'} ({one['op']})."
+        f" {shapes or 'the lines do not show how they differ'} ({one['op']})."
     )
     kind = "shape_mismatch" if shapes else "op_mismatch"
     yield _found(case, kind, summary, waiting=one["ranks"], hint=NCCL_COLL)

@@ -352,6 +352,6 @@ def _behind(trace: JobTrace, behind: Sequence[Wait]) -> str:
     if not shown:
         return ""
     return (
-        "; meanwhile that thread has its process's connection to the store, behind which"
-        f" {sentences.listed(shown)} {'stand' if len(shown) > 1 else 'stands'}"
+        "; meanwhile that thread holds its process's connection to the store, for which"
+        f" {sentences.listed(shown)} {'wait' if len(shown) > 1 else 'waits'}"
     )

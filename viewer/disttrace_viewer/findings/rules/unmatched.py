@@ -161,8 +161,8 @@ def summary(case: Case, wait: Wait, others: Sequence[int], held: Mapping[int, He
         return f"{been}, but of {sentences.ranks(wait.absent)} no journal was found."
     if wait.any_of and op.peer is not None:
         return (
-            f"{been}, launched with messages of {who}: of at least one of them the other end never"
-            " came, and of which, rings that are overwritten or hold open entries only do not tell."
+            f"{been}, in one batch with messages of {who}: at least one has no other end."
+            " The dumps hold only open or the newest entries, and do not show which."
         )
     never = f"{who} never {verb if len(others) > 1 else verb + 's'}"
     no_culprit = f"nobody {verb}s: " if wait.any_of else ""

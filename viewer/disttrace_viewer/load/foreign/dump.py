@@ -167,7 +167,7 @@ def _value(path: str, data: bytes, problems: Problems) -> tuple[dict[str, Any] |
         problems.add(path, "unreadable", f"{error}, which no dump does; it was not read further.")
         return None, None
     if not isinstance(value, dict):
-        problems.add(path, "foreign", f"is {form}, and none of the Flight Recorder's.")
+        problems.add(path, "foreign", f"is {form}, but no Flight Recorder dump.")
         return None, None
     count = len(_listed(value.get("entries")))
     return value, damage and f"{damage}; {count:,} of its operations were whole and used."

@@ -196,18 +196,18 @@ def _silence(log: Log) -> str:
     if log.strange:
         count = sum(log.strange.values())
         most = "; ".join(f"`{text}`" for text, _ in log.strange.most_common(3))
-        of = f"of {plural(log.lines, 'line')} {count:,} speak of trouble in no form that is known"
+        of = f"of {plural(log.lines, 'line')} {count:,} report errors in no known form"
         trouble = f"{of}, most often {most}"
     else:
-        trouble = f"{plural(log.lines, 'line')}, none of trouble"
+        trouble = f"{plural(log.lines, 'line')}, no error"
     if log.statements:
-        trouble = "its watchdogs tell ranks of subgroups, and no global ones"
+        trouble = "its watchdogs give ranks within subgroups, and no global ones"
     if log.outside:
         trouble = f"its launcher got {log.outside} from outside, and ended its ranks; {trouble}"
     for speaker, found in [*log.caught.items()][:1]:
         who = f"rank {speaker}" if isinstance(speaker, int) else "the job"
         trouble += f"; {who} went on after {found[0].type}: {found[0].text[:200]}"
-    return f"does not tell why it ended: {trouble}."
+    return f"does not show why the job ended: {trouble}."
 
 
 def _pieces(path: str) -> Iterator[list[str]]:

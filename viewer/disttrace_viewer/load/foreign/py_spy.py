@@ -125,7 +125,7 @@ def samples(paths: Sequence[str], problems: Problems) -> list[ProcessSample]:
                 within[key] += 1
                 found.setdefault((within[key], key), one)
         except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-            problems.add(path, "unreadable", f"has no stack in a form that is known ({error}).")
+            problems.add(path, "unreadable", f"holds no stack in a known form ({error}).")
     return [*found.values()]
 
 

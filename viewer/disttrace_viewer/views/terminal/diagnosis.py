@@ -357,7 +357,7 @@ def pages(parts: Sequence[Verdict], *, stacks: bool = False) -> Iterator[Line]:
         names = ", ".join(f"job {job_of(part.case).id}" for part in well[:MOST_WELL])
         more = len(well) - MOST_WELL
         rest = f" and {more} more" if more > 0 else ""
-        yield Line(f"Meanwhile there lived, with nothing wrong: {names}{rest}.", style=DIM)
+        yield Line(f"Ran at the same time, with nothing wrong: {names}{rest}.", style=DIM)
 
 
 def _heading(part: Verdict, which: str) -> Line:
