@@ -209,7 +209,7 @@ def _overview() -> str:
 def _unknown(name: str) -> str:
     near = project.nearest(name, [row.name for row in COMMANDS])
     hint = f"did you mean {near!r}?" if near else "`disttrace --help` lists the commands."
-    return f"{name!r} is no command; {hint}"
+    return f"{name!r} is not a command; {hint}"
 
 
 def _failed(error: BaseException) -> int:

@@ -193,7 +193,8 @@ class Session:
         if instead_of is not None:
             self._reporter.report(
                 "folder",
-                f"the journal of process {os.getpid()} lies in {folder} itself, for {instead_of}",
+                f"the journal of process {os.getpid()} lies in {folder} itself, because"
+                f" {instead_of}",
             )
         self._without_gil.start(journal.definitions)
         if self._announcer is not None:

@@ -46,7 +46,7 @@ def refusal() -> str | None:
     switches the GIL of a free-threaded interpreter on again. The viewer runs anywhere.
     """
     if sys.platform == "win32":
-        return "not tracing: disttrace runs on Linux, and on macOS as far as it goes."
+        return "not tracing: disttrace records on Linux and macOS, not on Windows."
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return (
             "not tracing: this Python runs without the GIL, on which the records count; "

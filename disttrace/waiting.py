@@ -193,8 +193,8 @@ def _is_in_the_middle() -> bool:
 DIR_VARIABLE = "DISTTRACE_DIR"
 
 PAST = (
-    "torch was imported past the import hook of disttrace (another finder in sys.meta_path was "
-    "asked first, or the list was filled anew)."
+    "torch's import bypassed disttrace's hook (another finder in sys.meta_path came first, or the "
+    "list was replaced)."
 )
 
 _state: "_BeforeTorch | None" = None

@@ -44,7 +44,7 @@ def test_no_command_a_mistyped_one_and_the_version() -> None:
     code, stdout, _ = disttrace()
     assert (code, stdout.startswith("usage: disttrace COMMAND")) == (2, True)
     assert disttrace("--version") == (0, f"disttrace {__version__}\n", "")
-    said = "disttrace: 'diagnos' is no command; did you mean 'diagnose'?\n"
+    said = "disttrace: 'diagnos' is not a command; did you mean 'diagnose'?\n"
     assert disttrace("diagnos") == (2, "", said)
 
 
@@ -74,9 +74,9 @@ WRONG = [
     ("diagnose --xyz=1", f"`disttrace diagnose` has no option --xyz; see {HELP}."),
     ("stats --by lien", "--by lien: did you mean line?"),
     ("export --format csv", "--format csv: allowed are html, jsonl, otlp, parquet, perfetto."),
-    ("diagnose --stall -1", "--stall: '-1' is no number of seconds above 0, up to a billion."),
-    ("view --width 5", "--width: '5' is no number of columns from 40 on."),
-    ("view --last 0", "--last: '0' is no whole number from 1 on."),
+    ("diagnose --stall -1", "--stall: '-1' is not a number of seconds above 0, up to a billion."),
+    ("view --width 5", "--width: '5' is not a number of columns of 40 or more."),
+    ("view --last 0", "--last: '0' is not a whole number of 1 or more."),
     ("view --job", "--job: expected one argument."),
 ]
 

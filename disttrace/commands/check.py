@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=5.0,
         metavar="SECONDS",
-        help="seconds of standing still that count as a hang (default: 5); waiting for a CPU does"
+        help="seconds without progress that count as a hang (default: 5); waiting for a CPU does"
         " not count",
     )
     parser.add_argument(
@@ -215,7 +215,7 @@ def _write(data: bytes) -> None:
 
 def _count(text: str) -> int:
     if len(text) > 5 or not text.isascii() or not text.isdecimal() or not 0 < int(text) < 10_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
 
 

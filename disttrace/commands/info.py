@@ -160,10 +160,10 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     yield f"  the {native} core writes them: {core['reason']}"
     yield f"  records are {journal['mechanism']}: {plain(journal['reason'])}"
     problem = report["companion"]["problem"]
-    lost = f"cannot be started, so no stall is told and nothing exported by otlp: {problem}"
-    yield f"  the companion process {lost if problem else 'starts where the program sees no child'}"
+    lost = f"cannot be started, so no stall is reported and nothing exported by otlp: {problem}"
+    yield f"  the companion process {lost if problem else 'is available'}"
     if not journal["stacks_without_gil"]:
-        yield "  no stacks of who keeps the GIL, or is ended by SIGTERM: that was not compiled"
+        yield "  no stacks of threads that hold the GIL, or at SIGTERM: that was not compiled"
     yield ""
     yield "capture"
     capture = report["capture"]

@@ -99,7 +99,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--dist-stall",
         type=float,
         default=3.0,
-        help="seconds of standing still until it hangs (3)",
+        help="seconds without progress that count as a hang (3)",
     )
     group.addoption("--dist-start", choices=("fork", "spawn"), default="fork")
     group.addoption("--dist-keep", action="store_true", help="keep the journals of tests that pass")

@@ -142,7 +142,7 @@ def test_a_folder_that_cannot_be_used_is_done_without(tmp_path: Path, put: objec
     put(out / "r7", tmp_path / "elsewhere")
     (said,) = rank(out).splitlines()
     assert said.startswith("disttrace: the journal of process ")
-    assert f" lies in {out} itself, for {out}/r7" in said
+    assert f" lies in {out} itself, because {out}/r7" in said
     assert len([*out.glob("r7-*.defs.jsonl")]) == 1
     assert [path for path in tmp_path.rglob("*.jsonl") if path.parent != out] == []
 

@@ -244,7 +244,7 @@ def test_a_window_cuts_times_and_lives(tmp_path: Path) -> None:
     assert until.waiting_ns + stats.waiting_ns == disttrace.stats(tmp_path).waiting_ns
     with pytest.raises(ViewerError, match="the end is not after it"):
         load(tmp_path).stats(from_="+2s", to="+1s")
-    with pytest.raises(ViewerError, match="'noon' is no time"):
+    with pytest.raises(ViewerError, match="'noon' is not a time"):
         load(tmp_path).stats(from_="noon")
 
 

@@ -116,7 +116,9 @@ def test_times_are_offsets_unix_seconds_or_iso() -> None:
     assert parse_time("1700000000.5", start) == start + 500_000_000
     assert parse_time("2023-11-14T22:13:20Z", 0) == start
     assert parse_time("2023-11-14T22:13:20.000250+00:00", 0) == start + 250_000
-    with pytest.raises(ViewerError, match=r"'tomorrow' is no time; write an offset \(\+12\.3s\)"):
+    with pytest.raises(
+        ViewerError, match=r"'tomorrow' is not a time; write an offset \(\+12\.3s\)"
+    ):
         parse_time("tomorrow", 0)
     with pytest.raises(ViewerError, match=r"'one' is no list of ranks; write --rank 0,3-5"):
         parse_ranks("one")

@@ -51,7 +51,7 @@ def whole(least: int, what: str) -> Callable[[str], int]:
     def checked(text: str) -> int:
         fits = text.isascii() and text.isdecimal() and len(text) < 10
         if not fits or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is no {what} from {least} on")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a {what} of {least} or more")
         return int(text)
 
     return checked
@@ -65,13 +65,13 @@ def seconds(text: str) -> float:
         value = math.nan
     if not 0 < value <= 1e9:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no number of seconds above 0, up to a billion"
+            f"{text!r} is not a number of seconds above 0, up to a billion"
         )
     return value
 
 
 JOB = (
-    "a job's id or the beginning of it, 'newest' (with the jobs it met), or 'all'; `disttrace jobs`"
+    "a job's id or its beginning, 'newest' (and jobs of its store), or 'all'; `disttrace jobs`"
     " lists them (default: {})"
 )
 OPTIONS: Mapping[str, Mapping[str, Any]] = {

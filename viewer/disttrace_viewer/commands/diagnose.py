@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.epilog = _FORMS
     common.add(parser, "dirs", "--engine")
-    common.add(parser, "--job", help=common.JOB.format("newest, and all that lived meanwhile"))
+    common.add(parser, "--job", help=common.JOB.format("newest, and jobs of the same time"))
     parser.add_argument(
         "--format",
         choices=FORMATS,

@@ -136,7 +136,7 @@ def summary(
     since, lost = _at(min(one.since for one in slow)), max(one.rank_hours for one in slow)
     text = f"{who} made {others:,} {'other' if others == 1 else 'others'} wait {share:.0f} % of the"
     if over_at is not None:
-        gone = f"from {since} on, and has not of late ({_at(over_at)})"
+        gone = f"from {since} to {_at(over_at)}"
         return f"{text} time {gone}; {lost:.2g} rank hours in all"
     line = line_of(slow[0].place, places)
     return (

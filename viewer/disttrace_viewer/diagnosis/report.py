@@ -366,7 +366,7 @@ def _unended(trace: JobTrace, sample: Sample) -> Iterator[tuple[int, str]]:
         if held and one.exit is not None and one.exit.how in ORDERLY and op.call.origin != "c++":
             if _interrupted(one, one.exit, op):
                 continue
-            what = f"its journal lacks the end of {op.call.op}, after which it left"
+            what = f"its journal has no end of {op.call.op}, yet the process exited"
             yield one.index, f"{one.label}: {what}; what it did since is not known."
 
 

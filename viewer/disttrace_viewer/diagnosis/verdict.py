@@ -135,7 +135,7 @@ def _sentences(gaps: Gaps, trace: JobTrace) -> Iterator[str]:
         if rank in gaps.ranks:
             yield f"rank {rank}: its journal does not say what it did."
         elif len(gaps.nameless) >= len(gaps.absent):
-            yield f"rank {rank}: no journal says that it is of this rank."
+            yield f"rank {rank}: no journal names this rank."
         else:
             yield f"rank {rank}: {outside.not_found(trace)}."
 

@@ -56,7 +56,7 @@ def engine_of(address: str | None) -> Engine:
     scheme = address.partition("://")[0]
     if scheme in ("dask", "tcp", "tls"):
         return _dask("tcp" + address[len(scheme) :] if scheme == "dask" else address)
-    raise ViewerError(f"--engine {address} is none: give dask://HOST:PORT")
+    raise ViewerError(f"--engine {address}: must be dask://HOST:PORT")
 
 
 def here(function: Function[T, R], tasks: Sequence[T]) -> Results[R]:

@@ -29,15 +29,13 @@ _MOST = 4 << 20
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS = {
     "disttrace_ranks": "Ranks of a job on this host.",
-    "disttrace_stalled": "1 while a stall stands that the job told from this host, else 0.",
-    "disttrace_verdict_info": "1 for the verdict on a stall that stands: who, where, how sure.",
-    "disttrace_waiting_ratio": "Part of the last minute that communication held a rank.",
-    "disttrace_slow_ratio": "Part of their time that a rank makes the others wait; only slow ones.",
+    "disttrace_stalled": "1 while a stall lasts that was reported from this host, else 0.",
+    "disttrace_verdict_info": "1 for the verdict on a stall that lasts: who, where, how sure.",
+    "disttrace_waiting_ratio": "Share of the last minute that a rank spent in communication.",
+    "disttrace_slow_ratio": "Share of time for which a slow rank makes the others wait.",
     "disttrace_slow_lost_rank_seconds": "What the others have lost by a slow rank so far.",
 }
-_MISDIRECTED = (
-    "This host is not called so here; disttrace serve --host NAME has it answer to a name."
-)
+_MISDIRECTED = "Unknown name of this host; disttrace serve --host NAME makes it known."
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 Labels = tuple[tuple[str, str], ...]
 

@@ -97,10 +97,10 @@ def _output(path: str, problems: Problems) -> _Output | None:
         return None
     if found is None:
         silent = sorted({*_SILENT.findall(data.decode("utf-8", "replace"))})
-        text = "tells of no communicator of all GPUs whose ranks differ: no rank is behind there."
+        text = "shows no difference between the ranks of all GPUs' communicator: no rank is behind."
         if silent:
             listed = ", ".join(f"process {pid} on node {node}" for pid, node in silent[:8])
-            text = f"has no data of {listed}, and tells of no other difference between ranks."
+            text = f"has no data of {listed}, and shows no other difference between ranks."
         problems.add(path, "silent", text)
         return None
     return found

@@ -63,7 +63,7 @@ def parse_time(text: str, origin_ns: int) -> int:
         when = datetime.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
     except ValueError:
         raise ViewerError(
-            f"{text!r} is no time; write an offset (+12.3s), unix seconds or an ISO time"
+            f"{text!r} is not a time; write an offset (+12.3s), unix seconds or an ISO time"
         ) from None
     whole = int(when.replace(microsecond=0).timestamp())
     return whole * 10**9 + when.microsecond * 1_000

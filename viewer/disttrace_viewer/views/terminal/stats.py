@@ -160,7 +160,7 @@ def _origins(statistics: Statistics, out: TextConsole) -> None:
     origins = statistics.origins
     if not origins.height:
         return
-    out.heading("before which line the time went", "late by its own doing, not by waiting itself")
+    out.heading("before which line the time went", "own delay, without delay from waiting")
     for row in origins.head(ORIGINS).iter_rows(named=True):
         if row["mean_ns"] is None:
             out.wrapped(_never(statistics, row), "  ", "    ")
