@@ -242,7 +242,9 @@ if core:
 # The n-th allocation fails, of a call whose code is new or known.
 MEMORY = """
 import gc, _testcapi
+from disttrace import session
 gc.disable()
+session._session.live.stop()  # or its thread may be the one whose allocation fails
 
 def attempt(call, n):
     _testcapi.set_nomemory(n, n + 1)

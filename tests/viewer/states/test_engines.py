@@ -71,9 +71,9 @@ def test_a_worker_is_killed_in_mid_run(tmp_path: Path, by: str) -> None:
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        ("spark://h:1", "is none"),
+        ("spark://h:1", "must be dask"),
         ("dask://127.0.0.1:1", "no Dask scheduler"),
-        ("ray://h:1", "is none"),
+        ("ray://h:1", "must be dask"),
     ],
 )
 def test_what_cannot_be_reached_is_a_sentence(
