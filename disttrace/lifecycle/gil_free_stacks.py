@@ -69,17 +69,18 @@ class GilFreeStacks:
         number = None if self._register is None else _unused()
         if self._register is None or number is None:
             return
-        self._file = copy_aside(definitions)
-        self._stat = os.fstat(self._file)
-        self._register(number, file=self._file, all_threads=False, chain=False)
+        file = copy_aside(definitions)
         self._signal = number
-        self._native.take(number, self._file)
+        self._register(number, file=file, all_threads=False, chain=False)
+        self._native.take(number, file)
+        self._file, self._stat = file, os.fstat(file)  # all is in place: ``look`` may come
         self._handle()
         self._native.start()
 
     def look(self, now: int) -> None:
         """The GIL is free again. ``now``: nanoseconds of a steady clock."""
-        if self._file < 0:
+        number = self._signal  # once: the program's thread may stop this meanwhile
+        if self._file < 0 or not number:
             return
         if still(self._file, self._stat) is None:
             self._file = -1  # the program closed all files, and this number may be another's
@@ -90,10 +91,10 @@ class GilFreeStacks:
             recorder.note(DUMPED)  # what was written meanwhile is history
         self._looked_at = now
         self._handle()
-        if not self._is_free(self._signal):
+        if not self._is_free(number):
             self._native.stop()  # it is the program's now
         asked = self._native.runs()
-        state = (self._signal if asked else 0, asked)
+        state = (number if asked else 0, asked)
         if state != self._told:
             self._told = state
             native = get_native_id()
