@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import functools
 import pstats
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from disttrace import foreign
+from disttrace.recording import background
 from support.cores import EACH_CORE
 from support.preloaded import to_its_end
 from support.processes import ROOT, python
@@ -215,6 +219,20 @@ def test_as_untraced(tmp_path: Path, name: str, core: str) -> None:
     assert untraced(name)
     assert outcome.stdout == untraced(name)
     assert outcome.stderr == ""
+
+
+def test_no_thread_of_ours_gets_what_is_raised_in_the_programs() -> None:
+    """Not even just after its start, while the program's thread goes on without a pause."""
+    me, interval = ctypes.c_ulong(threading.get_ident()), sys.getswitchinterval()
+    sys.setswitchinterval(5)
+    try:
+        with pytest.raises(TimeoutError):  # noqa: PT012 - raised by the loop
+            assert background.Thread(lambda: None, "disttrace-test").start()
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(me, ctypes.py_object(TimeoutError))
+            for _ in range(3):
+                pass
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_code_of_ours_is_known_in_place() -> None:

@@ -3,9 +3,8 @@
 `threading` does not know them, so they are in no list of it, and what a program has it call for
 each thread (`threading.settrace`, a profiler's or a coverage's) does not run there.
 
-The kernel hands a signal that is sent to the process to any thread that does not block it. Where
-all threads of a program block one, to take it by ``sigwait`` or a signalfd, it would end the
-program in ours; and a handler in C that expects the program's thread would run there.
+The kernel hands a signal to any thread that does not block it. Where all of a program block one,
+to take it by ``sigwait``, it would end the program in ours; and handlers in C would run there.
 """
 
 from __future__ import annotations
@@ -28,20 +27,22 @@ running: dict[str, int] = {}
 
 
 class Thread:
-    """Runs ``action``, which lets nothing out, once it is started. It ends with the process."""
+    """Runs ``action``, which raises nothing, once it is started. It ends with the process."""
 
     def __init__(self, action: Callable[[], None], name: str) -> None:
         self.name = name
-        self.ident: int | None = None
-        """Of `threading.get_ident`; None until it runs."""
+        self.ident: int | None = None  # of `threading.get_ident`; None until it runs
         self._action = action
-        self._runs = Lock()
+        self._runs, self._began = Lock(), Lock()
 
     def start(self) -> bool:
         """Start it, and whatever it starts, with signals blocked; False where there can be no more
         threads, or the interpreter is about to finalize. Raises what a handler raises meanwhile.
+        It runs by then: up to Python 3.11 one that does not bears the number of the thread that
+        started it, and gets the exceptions that are meant for that one.
         """
         self._runs.acquire()
+        self._began.acquire()
         held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, _KEPT_OUT)
@@ -50,6 +51,7 @@ class Thread:
             return False
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        self._began.acquire(timeout=1)
         return True
 
     def join(self, timeout_s: float) -> bool:
@@ -61,6 +63,7 @@ class Thread:
 
     def _run(self) -> None:
         self.ident = get_ident()
+        self._began.release()
         running[self.name] = running.get(self.name, 0) + 1
         try:
             self._action()

@@ -2,11 +2,9 @@
 
     python collected.py READER
 
-Garbage of this thread has a finalizer that waits until the other thread has left its frames and
-stands in others, whose locals lie where those were; it starts a thread, too, as any Python may.
-READER is what of ``stack_sampler`` looks; ``handled``: at the exception that the other one handles
-first. Prints in how many rounds the other thread was seen where it stood first, or where later;
-every stack must be one of these two.
+Garbage of this thread has a finalizer that waits until the other thread is in other frames, whose
+locals lie where those were. READER is the function of ``stack_sampler`` that looks (``handled``: at
+the exception). Prints in how many rounds it saw the first frames and the later ones.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ python tests/reliability/faults_live.py --apart            with a folder per ran
 python tests/reliability/faults_live.py --hosts                    over two network namespaces
 python tests/reliability/faults_live.py --write docs/dev/live.md       these rows of this way's part
 
-Nobody runs a command: the program is started with DISTTRACE=1 and nothing else. What is said must
-be a finding of `diagnose` on the same journals at that moment, which the table judges. Time counts
-from when the last rank that will come began to wait.
+The program is started with DISTTRACE=1. What it reports must be a finding of `diagnose` on the same
+journals at that moment. Time counts from when the last rank that will come began to wait.
 """
 
 from __future__ import annotations

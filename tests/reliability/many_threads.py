@@ -2,11 +2,9 @@
 
     python many_threads.py [--threads 64] [--seconds 60] [--core c] [--max-mb 1] [--written]
 
-Without ``--core`` and ``--max-mb`` every core meets every bound. What the threads did is counted
-beside the recorder; then the journal is read line by line. At a bound that drops nothing every
-operation has its begin and its end there. At a smaller one every number from the oldest segment
-that is left to the last is there, in flight or over, and the journal is within its bound. With
-``--written`` segments are written and not mapped, as on network file systems: `make stress`.
+Without ``--core`` and ``--max-mb`` every core meets every bound. At one that drops nothing every
+operation has its begin and its end in the journal. At a smaller one every number since the oldest
+segment is there, and the journal within its bound. ``--written``: segments are not mapped.
 """
 
 from __future__ import annotations

@@ -6,10 +6,9 @@ python tests/reliability/pasted.py --kept FOLDER --imitated 2.13.0 2.15.0    NCC
 python tests/reliability/pasted.py --large              200 MB of a log: seconds and MB
 
 Each program runs once under two real launchers (two nodes of two ranks), on gloo, and on torch's
-own NCCL groups without a device (``tests/gpu/imitated.py``). Then a node or a file is missing,
-lines are wrapped, prefixed, numbered, coloured, said once, cut off, or have lost their times. Wrong
-is who is named and innocent, "all have joined" where that is not so, a duration beyond that of the
-job, and exit code 0 for a job that failed; undecided is what names nobody.
+own NCCL groups without a device (``tests/gpu/imitated.py``). Then a node or a file is missing, or
+lines are wrapped, prefixed, numbered, coloured, cut off or without times. Wrong are an innocent
+rank, "all have joined", a duration beyond the job's, and exit code 0 of a failure.
 """
 
 from __future__ import annotations

@@ -4,11 +4,9 @@ python tests/reliability/red_team.py                     all of them, on both co
 python tests/reliability/red_team.py --match children    those of a theme, or one
 python tests/reliability/red_team.py --core python --show
 
-Each program (tests/reliability/attacks/) says in its docstring what it may count on. It runs twice
-without disttrace, so that what differs by itself is not compared (one that says nothing which stays
-is at fault itself), and then traced, with a limit so short that its stalls are told. What it
-prints, its exit code and the files in its folder have to be the same; what disttrace says on stderr
-is shown with ``--show``.
+Each program (tests/reliability/attacks/) runs twice without disttrace, so that what differs by
+itself is not compared, then traced with a short limit for stalls. What it prints, its exit code and
+the files in its folder must be the same. ``--show``: what disttrace reports on stderr.
 """
 
 from __future__ import annotations

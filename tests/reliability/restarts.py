@@ -5,10 +5,8 @@
 In the first attempts a rank raises, is killed, or leaves in the middle of an all_reduce, chosen by
 the number of the run, so that both runs of a pair are the same; a later attempt gets through, or
 none does. What is compared: the exit code (or that it hung) and the attempts that were begun.
-
-An attempt meets in the store the addresses of gloo that the attempt before it left there; so it
-hangs or fails by chance, untraced too. Here each attempt has a prefix of its own, and every pair
-has to end alike; `--as-torch-does` leaves that out, and counts how both end.
+An attempt finds gloo's addresses of the one before in the store, so it hangs or fails by chance,
+untraced too. Here each has a prefix of its own; `--as-torch-does` leaves that out, and counts.
 """
 
 from __future__ import annotations

@@ -1,28 +1,19 @@
-"""How soon slow ranks are told, how rightly, and how often one that is well is.
+"""How soon slow ranks are reported, how rightly, and how often a healthy one is.
 
     python tests/reliability/slow_ranks.py --trials 100 --hours 10000
     python tests/reliability/slow_ranks.py --record device --out tests/reliability/noise/device.json
 
-64 ranks (of 64 hosts, or four on each of 64) take steps of ``--step`` seconds with three places
-where all wait for all. How long each is away before a place is a fixed part of the step times what
-one rank of a recorded healthy run took there in one step after the other, in units of the median
-of all ranks around that step (what slows down all of them alike makes nobody wait); which
-rank, which place and from which step on is drawn for each simulated rank. What the ranks then
-were away and held goes to the code that tells slow ranks in jobs, one block for each step.
+64 ranks (one or four on each of 64 hosts) take steps of ``--step`` seconds with three collectives.
+How long each computes before one is a fixed part of the step times the noise of one rank of a
+recorded healthy run; which rank is slow, before which collective and from which step on, is drawn.
 
-* One rank takes a tenth more of a step before one place from some step on: within how many steps is
-  it told, and are rank, line and share right? A share is right within two points of that
-  over 300 steps, of which some fifteen are known when it is told.
-* One host of 64 does: is the host told, and nobody else?
-* All are well: how many are told in so many hours of ranks?
-* All are well, and what they do differs four times (``LENGTHS``): by the batch, by turns, or by the
-  bytes that each brings. How many are told?
-* One rank makes the others wait half of the time, from the start or later: after how many seconds
-  is it told, by steps of up to 0.7 s (1.4 s then; of two ranks 0.2 s)? Two are added for what lies
-  between a block and its line.
+* One rank, or one host, takes a tenth more of a step: after how many steps is it reported, and are
+  rank, line and share (within two points of that over 300 steps) right?
+* All are well, or what they do differs (``LENGTHS``): how many are reported in so many hours?
+* One rank makes the others wait half of the time: after how many seconds is it reported?
 
 ``--record`` runs a healthy job (``device``: four ranks that mostly wait, as for a device; ``cpu``:
-two that compute) and keeps what its journals say, which is the noise of the machine it runs on.
+two that compute) and writes the noise of this machine.
 """
 
 from __future__ import annotations
