@@ -26,7 +26,7 @@ CHECKED = disttrace viewer tests examples benchmarks hatch_build.py hatch_manual
 ON_CORES = tests/recording tests/capture tests/test_install.py tests/jobs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test frameworks fuzz stress red-team surfaces memory test-all lint types check pytest docs-site coverage test-torch test-gpu prove-gpu imitated standin torch-suite faults bench bench-viewer docs clean sanitize test-cores native
+.PHONY: help setup demo test frameworks fuzz stress red-team surfaces working memory test-all lint types check pytest docs-site coverage test-torch test-gpu prove-gpu imitated standin torch-suite faults bench bench-viewer docs clean sanitize test-cores native
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -125,6 +125,10 @@ faults-live: $(STAMP) ## every hang of the matrix, told by the job itself on its
 watched: $(STAMP) ## slow programs and faults that end, with the watch (killed at random) and without
 	$(BIN)/python tests/reliability/watched.py
 	$(BIN)/python tests/reliability/watched.py --kill
+
+working: $(STAMP) ## ranks that are idle, at work or stuck: what is reported of each
+	$(BIN)/python tests/reliability/idle.py
+	$(BIN)/python tests/reliability/working.py
 
 lowest: ## a slice of the tests on the wheel, with the lowest version of every dependency
 	$(PYTHON) tests/reliability/lowest.py

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -22,23 +23,23 @@ ROOMS: dict[str, int] = {
     "disttrace": 3_490,
     "disttrace/capture": 7_760,
     "disttrace/commands": 630,
-    "disttrace/integrations": 120,
-    "disttrace/journal": 2_010,
+    "disttrace/integrations": 125,
+    "disttrace/journal": 2_015,
     "disttrace/lifecycle": 2_540,
-    "disttrace/recording": 1_570,
+    "disttrace/recording": 1_575,
     "disttrace/redact": 600,
     "disttrace/testing": 860,
     "viewer/disttrace_viewer": 90,
     "viewer/disttrace_viewer/analysis": 3_920,
     "viewer/disttrace_viewer/api": 1_880,
     "viewer/disttrace_viewer/attach": 590,
-    "viewer/disttrace_viewer/commands": 1_000,
+    "viewer/disttrace_viewer/commands": 1_005,
     "viewer/disttrace_viewer/companion": 6_170,
     "viewer/disttrace_viewer/diagnosis": 1_820,
     "viewer/disttrace_viewer/evidence": 3_030,
     "viewer/disttrace_viewer/findings": 6_660,
     "viewer/disttrace_viewer/load": 6_710,
-    "viewer/disttrace_viewer/merge": 2_170,
+    "viewer/disttrace_viewer/merge": 2_175,
     "viewer/disttrace_viewer/otlp": 1_530,
     "viewer/disttrace_viewer/replay": 600,
     "viewer/disttrace_viewer/states": 1_800,
@@ -47,8 +48,11 @@ ROOMS: dict[str, int] = {
     "viewer/disttrace_viewer/wording": 860,
 }
 """Lines of Python by the two outermost folders of a file. They are ceilings: what is added to one
-room another gives up. To be lowered below 64,000 in all."""
-TESTS = 57_000
+room another gives up, since all of them together have less than the sum of these."""
+PRODUCT, TESTS = 64_000, 57_000
+WORDS = re.compile(r"\b(?:told|asked|say|said|says|nobody|somebody|whoever|whom)\b", re.IGNORECASE)
+MOST_WORDS = 500
+"""What a reader takes for a person where a rank, a record or a message is meant."""
 FILES = 301
 NAMED_TWICE = 0
 FILES_ENTERED, MODULES, CLIMBS = 84, 108, 2
@@ -88,7 +92,13 @@ def test_lines_of_rooms() -> None:
     """What a feature adds to one room, another room gives up."""
     found = _rooms()
     assert {room: lines for room, lines in found.items() if lines > ROOMS.get(room, 0)} == {}
+    assert sum(found.values()) <= PRODUCT
     assert sum(map(_lines, _sources("tests"))) <= TESTS
+
+
+def test_the_fields_words() -> None:
+    sources = (*_sources("disttrace"), *_sources("viewer"))
+    assert sum(len(WORDS.findall(path.read_text())) for path in sources) <= MOST_WORDS
 
 
 def test_files() -> None:
