@@ -1,4 +1,4 @@
-"""Tracing for torch.distributed: what every rank did, in what order, and who waits for whom.
+"""Tracing for torch.distributed: what each rank did, in what order, and which rank waits for which.
 
 `install`, `trace`, `annotate` and `operation` record; `on_verdict` hears what the job reports of
 itself meanwhile; `load`, `diagnose`, `stats` and `diff` read what was recorded and need the extra

@@ -41,7 +41,7 @@ class Command:
 GROUPS: Mapping[str, tuple[Command, ...]] = {
     "read a run, finished or not": (
         Command("view", "disttrace_viewer.commands.view", "what happened, in order, across ranks"),
-        Command("diagnose", "disttrace_viewer.commands.diagnose", "what is wrong, and who waits"),
+        Command("diagnose", "disttrace_viewer.commands.diagnose", "what is wrong, and where"),
         Command("stats", "disttrace_viewer.commands.stats", "where the time goes"),
         Command("diff", "disttrace_viewer.commands.diff", "what differs between two runs"),
         Command("export", "disttrace_viewer.commands.export", "a web page, Perfetto, JSON, tables"),
@@ -63,7 +63,7 @@ GROUPS: Mapping[str, tuple[Command, ...]] = {
         Command("run", "disttrace.commands.run", "run a command and trace it"),
         Command("info", "disttrace.commands.info", "versions, settings, what can be captured"),
         Command("mcp", "disttrace_viewer.commands.mcp", "an MCP server for agents, on stdio"),
-        Command("completion", "disttrace.completion", "completion for a shell"),
+        Command("completion", "disttrace.completion", "shell completion"),
     ),
 }
 COMMANDS: tuple[Command, ...] = tuple(row for rows in GROUPS.values() for row in rows)
@@ -200,7 +200,7 @@ def _overview() -> str:
     )
     return (
         "usage: disttrace COMMAND ...\n\n"
-        "Tracing for torch.distributed: what every rank did, in what order, and who waits.\n\n"
+        "Tracing for torch.distributed: what ranks did, in what order, and what they wait for.\n\n"
         f"{groups}\n"
         "`disttrace COMMAND --help` shows its options. DISTTRACE=1 switches tracing on.\n"
     )

@@ -177,8 +177,8 @@ class Config:
     slow_write: float = _setting(
         2.0,
         _seconds(0.0),
-        "On a slow file system, the journal is switched off once a write takes this many seconds, "
-        "or slow writes take five times this within ten times this; 0: never.",
+        "Switch the journal off when one write takes N seconds, or slow writes take 5 N out of "
+        "10 N seconds; 0: never.",
     )
     stall: float = _setting(
         10.0, _seconds(0.001), "Seconds after which a waiting operation counts as stalled."
@@ -188,7 +188,7 @@ class Config:
         Kind("a command, or abort", lambda value: _text(value).strip()),
         "Command to run at each stall, with the finding as JSON on its standard input "
         "(`docs/alerts.md`); `abort`: end the job with exit code 75 if it is still stalled after "
-        "DISTTRACE_STALL once more, or three seconds after a rank has died.",
+        "another DISTTRACE_STALL, or three seconds after a rank has died.",
     )
     slow: float = _setting(
         0.05,
@@ -203,7 +203,7 @@ class Config:
         "inputs that are not finite (`docs/foresight.md`); 0: none.",
     )
     quiet: bool = _setting(
-        False, _SWITCH, "`1`: print nothing when the job ends: no folder, no `failed:`."
+        False, _SWITCH, "`1`: at the end of the job print neither folder nor `failed:`."
     )
     log: str = _setting(
         "text",

@@ -67,7 +67,7 @@ def _windows() -> Any:
 
 def uncompiled() -> str | None:
     """Why there is no guard at all; None: there is."""
-    return None if _guards() else "what survives a shortened file was not compiled"
+    return None if _guards() else "the guard for truncated files was not compiled"
 
 
 def guarded() -> str | None:

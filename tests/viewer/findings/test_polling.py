@@ -355,4 +355,4 @@ def test_whoever_asks_a_store_is_looked_at_there(tmp_path: Path) -> None:
                 journal.run(take, n * S // 5, MS, k="lock")
     found = finds(tmp_path, "missing_participant", [], certainty="likely")
     assert "ranks 0, 2 ask again and again (store.compare_set" in found.summary
-    assert (found.hint or "").startswith("Find who should bring about what is asked for there")
+    assert (found.hint or "").startswith("Find the rank that should set what is polled there")

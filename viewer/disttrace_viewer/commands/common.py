@@ -71,7 +71,7 @@ def seconds(text: str) -> float:
 
 
 JOB = (
-    "a job's id or its beginning, 'newest' (and jobs of its store), or 'all'; `disttrace jobs`"
+    "a job's id or its beginning, 'newest' (with jobs of its store), or 'all'; `disttrace jobs`"
     " lists them (default: {})"
 )
 OPTIONS: Mapping[str, Mapping[str, Any]] = {

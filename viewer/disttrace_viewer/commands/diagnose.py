@@ -1,4 +1,4 @@
-"""``disttrace diagnose``: what is wrong, who waits for whom, and what to do next."""
+"""``disttrace diagnose``: what is wrong, which rank waits for which, and what to do next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.epilog = _FORMS
     common.add(parser, "dirs", "--engine")
-    common.add(parser, "--job", help=common.JOB.format("newest, and jobs of the same time"))
+    common.add(parser, "--job", help=common.JOB.format("newest, and jobs that overlap it"))
     parser.add_argument(
         "--format",
         choices=FORMATS,
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on-device",
         action="store_true",
-        help="like --strict, as on a GPU, where each group is a stream",
+        help="like --strict, with each group a stream, as on a GPU",
     )
     look = common.add_look(parser)
     look.add_argument(
@@ -57,11 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 _FORMS = """Instead of journals, DIR may be evidence of other tools: Flight Recorder dumps; output
-of ncclras; a folder of torchrun's --log-dir; a log (- for a pipe), with any prefix of ranks. Lines
+of ncclras; a folder of torchrun's --log-dir; a log (- for a pipe), with any rank prefix. Lines
 that are understood: heartbeat monitors and watchdogs, TORCH_DISTRIBUTED_DEBUG=DETAIL, monitored and
-store barriers, gloo's time-outs, NCCL_DEBUG=INFO, tracebacks, stacks, ends by launchers (torchrun,
-srun, mpirun, mpiexec, jsrun, DeepSpeed, Ray), shells or for want of memory, and our own. What each
-can prove: docs/compare.md."""
+store barriers, gloo's time-outs, NCCL_DEBUG=INFO, tracebacks, stacks, exits reported by launchers
+(torchrun, srun, mpirun, mpiexec, jsrun, DeepSpeed, Ray) or shells, OOM kills, disttrace's own. What
+each can prove: docs/compare.md."""
 
 
 def _standard_input() -> str:

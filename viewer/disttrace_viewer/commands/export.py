@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="PROFILE",
         help="with -o FILE.tar: files of torch.profiler or VizTracer of the same run, which"
-        " Perfetto (58.2 or later) shows on one time line with it, by the measured clocks",
+        " Perfetto (58.2 or later) shows on the same timeline, clocks aligned",
     )
     parser.add_argument(
         "--no-source",

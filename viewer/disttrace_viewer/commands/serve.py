@@ -12,7 +12,7 @@ PORT = 9465
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument(
-        "dirs", nargs="*", metavar="DIR", help="folders of journals, if /tmp cannot be used"
+        "dirs", nargs="*", metavar="DIR", help="journal folders, where /tmp is unusable"
     )
     parser.add_argument(
         "--prometheus",

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="rank=N",
         help="what the run would have taken without it: rank=2, line=loader.py:34, host=node7,"
-        " group=ID; several with commas between (default: those that would have gained most)",
+        " group=ID; several with commas between (default: the most costly)",
     )
     common.add_look(parser)
 

@@ -1,4 +1,4 @@
-"""`disttrace top DIR`: where the ranks are now and who waits for whom, live."""
+"""`disttrace top DIR`: where the ranks are now and which rank waits for which, live."""
 
 from __future__ import annotations
 

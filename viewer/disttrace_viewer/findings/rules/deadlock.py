@@ -246,7 +246,8 @@ def summary(case: Case, edges: Sequence[tuple[Wait, int]]) -> str:
     any_of = [p for wait, _ in edges if wait.any_of for p in wait.targets if not case.outside(p)]
     who = sentences.subject(case.trace, {wait.process for wait, _ in edges}.union(any_of))
     texts = [_edge(case, wait, target) for wait, target in edges]
-    return f"{who} wait for one another: {few(texts, sentences.MANY, '; ')}."
+    how = "wait for one another" if len(edges) > 1 else "waits for itself"
+    return f"{who} {how}: {few(texts, sentences.MANY, '; ')}."
 
 
 def _edge(case: Case, wait: Wait, target: int) -> str:

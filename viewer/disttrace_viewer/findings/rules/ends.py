@@ -66,7 +66,7 @@ def _interrupted(case: Case, who: list[int], *, whole: bool) -> RuleFinding:
         summary=f"{sentences.subject(trace, who)} {were} interrupted from outside"
         f" ({reported}){at}{then}.",
         hint="Ctrl-C was pressed, or something sent the signal: a shell, a scheduler, a"
-        " notebook. What stood before is the verdict.",
+        " notebook. The verdict is the state before it.",
         waiting=(),
         at_ns=evidence.ends[first].t_ns,
         locations=outside.locations(case, who),

@@ -197,8 +197,8 @@ def _apart(case: Case, waits: Sequence[Wait]) -> RuleFinding:
         summary=f"{told}. Stacks have no sequence numbers, so they do not show {which}.",
         because=(sentences.NOTHING_ELSE,),
         hint="Compare the calls there, one by one: a collective under a condition on the rank, or"
-        " one call more on some ranks. Run it once with DISTTRACE=1: with numbers it is told who is"
-        " out of step.",
+        " one call more on some ranks. Run it once with DISTTRACE=1: sequence numbers show which"
+        " rank is out of step.",
         waiting=tuple(who),
         locations=case.evidence.locations(w.op for w in waits),
         at_ns=waits[0].op.begin_ns,

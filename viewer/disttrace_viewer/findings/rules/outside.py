@@ -97,7 +97,7 @@ def unresponsive(case: Case, sinks: Sequence[int]) -> list[int]:
     return silent
 
 
-POLLED_HINT = "Find who should bring about what is asked for there, and what it does instead."
+POLLED_HINT = "Find the rank that should set what is polled there, and what it does instead."
 """What to do about a store that is polled."""
 
 
@@ -313,8 +313,8 @@ EARLY = "let it hang for longer before ending it: all was ended after a short wa
 
 
 TIMES = (
-    "Copy dumps with their times (cp -p, rsync -t, tar), and ask ncclras twice, some seconds apart:"
-    " then it is told whether this is a moment of a job that gets on, or a stall."
+    "Copy dumps with their times (cp -p, rsync -t, tar), and run ncclras twice, some seconds apart,"
+    " to tell a stall from a moment of a job that makes progress."
 )
 TIMELESS = (
     "for how long ranks have waited is not known (files were copied or changed since, or it is one"

@@ -84,7 +84,7 @@ def _announced(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
             ranks=[] if one.get("over") else ranks,
             severity=_SEVERITY.get(one["kind"], severity),
             because=() if one.get("certainty") == CERTAIN else (sentences.OTHER_TOOLS,),
-            hint="The job said this itself while it ran: its journals tell more.",
+            hint="The job reported this while it ran; its journals hold more.",
         )
 
 
@@ -233,7 +233,7 @@ def _hint(code: int | None) -> str:
         return "An abort is mostly the watchdog's: look for a time-out in the log of this rank."
     if code is not None and code < 0:
         return f"{look_for(code)}."
-    return "Read the exception in the log of this rank (torchrun --log-dir, -t 3; record)."
+    return "Read the exception in the log of this rank (torchrun --log-dir DIR -t 3; @record)."
 
 
 def _failed(case: Case, rows: Sequence[Report]) -> Iterator[RuleFinding]:
