@@ -35,7 +35,8 @@ def activate(capture: Capture) -> None:
 
     def compile_none_of_ours(_: object) -> None:
         """torch.compile must not compile what runs inside a compiled region."""
-        dynamo.skip_module(*(m for n, m in sys.modules.items() if m and n.startswith("disttrace.")))
+        there = list(sys.modules.items())  # at once: another thread may import
+        dynamo.skip_module(*(m for n, m in there if m and n.startswith("disttrace.")))
 
     capture.when_imported("torch._dynamo", compile_none_of_ours)
 

@@ -271,7 +271,7 @@ def test_the_interpreter_is_the_one_that_runs(interpreter: str, tmp_path: Path) 
     found = named(interpreter).rstrip()
     assert os.path.samefile(found, interpreter)
     assert named(interpreter, "sys.frozen = True").startswith("none: ")
-    home = str(Path(found).parents[1])
+    home = str(Path(found).resolve().parents[1])
     assert named(other, PYTHONHOME=home).startswith("none: ")
 
 

@@ -172,7 +172,8 @@ def test_a_loop_that_only_looks(body: str, library: int) -> None:
     }
     assert found == VAIN[body.replace("\n ", "\n")]
     first = stack_sampler.waits_in(codes[library:], [("/a/train.py", 2, "work")])
-    assert ((BUILT_IN, 2, "next") in first) is body.startswith("for"), "it may be a file's line"
+    loops = body.startswith("for") or (sys.version_info >= (3, 12) and " for " in body)
+    assert ((BUILT_IN, 2, "next") in first) is loops, "it may be a file's line"
 
 
 def test_where_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def of(error: BaseException) -> list[str]:
     if found is None and _COUNT.search(text) is None:
         return []
     models = (model_of(entry.tb_frame)() for entry in foreign.entries_of(error))
-    names = [name for name, _ in named(next(filter(None.__ne__, models), None))]
+    names = [name for name, _ in named(next((one for one in models if one is not None), None))]
     if found is not None:
         wanted = [int(number) for number in found[1].split()]
         names = [names[i] for i in wanted if i < len(names)] if names else []

@@ -211,6 +211,7 @@ def named() -> None:
         pass
 
     def waits() -> None:
+        renamed.wait()
         world.allreduce([tensor])
         time.sleep(1.2)  # its stack is looked at meanwhile
 
@@ -219,9 +220,10 @@ def named() -> None:
     leaves = SystemExit(3)
     leaves.__dict__ = Entries()
     see(lambda: sys.exit(leaves))  # type: ignore[arg-type]
-    thread = threading.Thread(target=waits)
-    setattr(thread, "_name", Text("own"))  # noqa: B010
+    renamed, thread = threading.Event(), threading.Thread(target=waits)
     thread.start()
+    setattr(thread, "_name", Text("own"))  # noqa: B010
+    renamed.set()
     thread.join()
     print(touched)
 
