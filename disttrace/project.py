@@ -68,7 +68,7 @@ _MOST = 1 << 20
 
 
 class Table:
-    """What stands there by keyword, as TOML has it, and what was wrong with the file."""
+    """Its values by keyword, as TOML has them, and what was wrong with the file."""
 
     __slots__ = ("complaints", "values")
 

@@ -203,7 +203,7 @@ _without: "str | None" = None  # the folder in which a program started that held
 
 
 class HandedDown:
-    """Variables that were put into the environment for children, and what stood there before."""
+    """Variables that were put into the environment for children, and their values before."""
 
     def __init__(self) -> None:
         self._before: dict[str, str | None] = {}

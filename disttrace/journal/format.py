@@ -292,7 +292,7 @@ LONGEST = {"id": 64, "name": 300, "text": 4_000, "key": 1_000}
 ANNOUNCEMENTS_SUFFIX = ".say"
 """Of the file in which the companion of a job asks one of its processes to speak."""
 
-ROLL_SUFFIX, CALLS_SUFFIX = ".roll", ".calls"
+MEMBERS_SUFFIX, CALLS_SUFFIX = ".roll", ".calls"
 """Of the files of this host in which processes list their journals, a line of pid, mark
 (``proc.mark``) and name each, and in which each shows what it called last."""
 LIVE_SUFFIX = ".live"

@@ -28,7 +28,7 @@ _WINDOWS = 10
 
 
 class SlowWrites(OSError):  # noqa: N818 - what it is about, in one sentence of ours
-    """Writes take too long; the text tells how long they took. What they wrote is written."""
+    """Writes take too long; the text holds how long they took. What they wrote is written."""
 
 
 class WriteBudget:

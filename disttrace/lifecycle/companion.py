@@ -31,7 +31,7 @@ from disttrace.lifecycle.rendezvous_folder import namespace, place
 _MAIN = "disttrace_viewer.companion.__main__"
 _REGISTRY = ".otlp"
 _BARE = "bare"
-_LONGEST_ROLL = 1 << 20
+_LONGEST_LIST = 1 << 20
 _LONGEST_WORDS = 4000
 _TRIES = 5
 _ON_STALL = "DISTTRACE_ON_STALL"
@@ -49,7 +49,7 @@ class Companion:
         self._log: str | None = None
         self._owner = 0
         self._adopter = detached.Adopter(config.dir)
-        self._roll = Roll(config.dir)
+        self._members = MemberList(config.dir)
 
     @property
     def exports(self) -> bool:
@@ -84,7 +84,7 @@ class Companion:
         # A rank of which no launcher tells how many are on its host.
         bare = _number("WORLD_SIZE") > 1 and not _number("LOCAL_WORLD_SIZE")
         # What cannot be counted is not: a rank may take itself for alone, and have a companion.
-        foreign.attempt(self._roll.enter, identity, bare)
+        foreign.attempt(self._members.enter, identity, bare)
 
     def start(self, identity: Identity, *, quiet_since: int | None = None) -> None:
         """Register the journal; start the companion unless there is one. ``quiet_since``: nothing
@@ -139,7 +139,7 @@ class Companion:
             return False
         if on_host := _number("LOCAL_WORLD_SIZE"):
             return on_host == 1
-        return not attempt(self._roll.beside, identity)
+        return not attempt(self._members.beside, identity)
 
     def stay_after_failure(self, identity: Identity) -> None:
         """This process failed: keep a companion until other hosts have asked why."""
@@ -148,7 +148,7 @@ class Companion:
 
     def has_other_hosts(self, identity: Identity) -> bool:
         """Whether ranks of its job are on other hosts, as far as the launcher tells."""
-        here = _number("LOCAL_WORLD_SIZE") or attempt(self._roll.count, identity)
+        here = _number("LOCAL_WORLD_SIZE") or attempt(self._members.count, identity)
         return (here or 1) < _number("WORLD_SIZE")
 
     def stop(self) -> None:
@@ -170,7 +170,7 @@ class Companion:
             "root": self._config.dir,
             "registry": path,
             "says": self.announcements(identity),
-            "roll": self._roll.path(identity),
+            "roll": self._members.path(identity),
             "job": identity.job,
             "in_names": file_part(identity.job),
             "host": file_part(identity.host),
@@ -244,7 +244,7 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-class Roll:
+class MemberList:
     """Which processes of this host write journals below ``root``: each adds a line to the file of
     its job, and to that of bare ranks where no launcher tells how many there are."""
 
@@ -275,7 +275,7 @@ class Roll:
         try:
             with opened_own(self.path(identity), os.O_RDONLY) as fd:
                 if self._size != (size := os.fstat(fd).st_size):
-                    entered = proc.entries(os.pread(fd, _LONGEST_ROLL, 0))
+                    entered = proc.entries(os.pread(fd, _LONGEST_LIST, 0))
                     self._entered, self._size = [*entered], size
         except foreign.ours(FileNotFoundError):
             return  # the journal went with it: whoever writes that one says so
@@ -306,7 +306,7 @@ class Roll:
 
     def _of(self, identity: Identity, what: str) -> str:
         name = "-".join((what, file_part(identity.host), namespace()))
-        return f"{self.place(identity)}{name}{fmt.ROLL_SUFFIX}"
+        return f"{self.place(identity)}{name}{fmt.MEMBERS_SUFFIX}"
 
     def place(self, identity: Identity) -> str:
         """With which the paths of such files begin, looked up once: it is asked all the time."""
@@ -320,7 +320,7 @@ def _entries(path: str) -> list[proc.Entry]:
     """Those that are in a file; none where there is no such file."""
     try:
         with opened_own(path, os.O_RDONLY) as fd:
-            return [*proc.entries(os.pread(fd, _LONGEST_ROLL, 0))]
+            return [*proc.entries(os.pread(fd, _LONGEST_LIST, 0))]
     except foreign.ours(FileNotFoundError):
         return []
 

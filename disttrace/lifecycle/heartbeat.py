@@ -16,7 +16,7 @@ from disttrace.foreign import ours
 from disttrace.identity import ClockAnchor, Identity
 from disttrace.journal.format import CALLS_SUFFIX, HEARTBEAT_NS, is_plain_name, opened_own
 from disttrace.journal.originals import Empty, SimpleQueue, get_ident
-from disttrace.lifecycle.companion import Roll
+from disttrace.lifecycle.companion import MemberList
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.stack_sampler import Stacks
 from disttrace.recording import background, shown
@@ -253,7 +253,7 @@ class InStep:
         """``root``: the folder of all journals; ``suspect`` has the companion judge."""
         self._courses = courses
         self._suspect = suspect
-        self._roll = Roll(root)
+        self._members = MemberList(root)
         self._streams: dict[tuple[str, int], shown.Compared] = {}
         self._identity: Identity | None = None
 
@@ -274,7 +274,7 @@ class InStep:
         }
         own = identity.base_name()
         found = False
-        for base in self._roll.first(identity):
+        for base in self._members.first(identity):
             if base == own or not mine:
                 break  # those that come later look at us
             if is_plain_name(base):
@@ -283,7 +283,7 @@ class InStep:
             self._suspect()
 
     def _path(self, identity: Identity, base: str) -> str:
-        return f"{self._roll.place(identity)}{base}{CALLS_SUFFIX}"
+        return f"{self._members.place(identity)}{base}{CALLS_SUFFIX}"
 
     def _beside(self, path: str, mine: dict[int, int], words: memoryview) -> bool:
         """Compare what one other process shows; what it has of ours is done with then."""

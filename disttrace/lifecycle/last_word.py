@@ -27,7 +27,7 @@ from disttrace.journal import descriptors
 from disttrace.journal.format import DEFS_SUFFIX, FAILURE, ends_with, is_of_job
 from disttrace.journal.originals import poll, read
 from disttrace.lifecycle import detached
-from disttrace.lifecycle.companion import Roll
+from disttrace.lifecycle.companion import MemberList
 
 PATIENCE_S, MOST_SHARES = 2.0, 5.0
 """So long the end of a job that went wrong is held up at most (0.4 s where the host is idle), and
@@ -139,7 +139,7 @@ class ExitSummary:
         self._joined_as = joined_as
         self._failed = failed
         self._identity = identity
-        self._roll = Roll(config.dir)
+        self._members = MemberList(config.dir)
 
     def install(self) -> None:
         """Print it at the end of this process, if it launched the job."""
@@ -155,7 +155,7 @@ class ExitSummary:
     def _leave(self) -> None:
         """Nothing of a job is left where its processes met; others clean up there, too."""
         if self._is_open():
-            foreign.attempt(partial(self._roll.leave, self._identity, failed=self._failed()))
+            foreign.attempt(partial(self._members.leave, self._identity, failed=self._failed()))
 
     def _say(self) -> None:
         identity, joined = self._identity, self._joined_as()
@@ -168,7 +168,7 @@ class ExitSummary:
         folder = self._config.dir
         try:
             os.stat(folder)
-            count = max(1, self._roll.count(self._identity))  # of this host: nothing is listed
+            count = max(1, self._members.count(self._identity))  # of this host: nothing is listed
             shown = os.path.relpath(folder)
             shown = shlex.quote(errors.plain(folder if shown.startswith("..") else shown))
             noun = "journal" if count == 1 else "journals"

@@ -1,4 +1,4 @@
-"""What the program hears of the job's own reports: callbacks of ``on_verdict``, and the last
+"""What the program receives of the job's own reports: callbacks of ``on_verdict``, and the last
 report, for ``live``.
 
 They are the program's code and may block, so the background thread never waits for them: each
@@ -43,7 +43,7 @@ class _Listener:
         self.callback = callback
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
-    def hear(self, report: dict[str, Any]) -> None:
+    def receive(self, report: dict[str, Any]) -> None:
         held = signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         try:
             self.callback(report)
@@ -97,7 +97,7 @@ def tell(objects: object) -> None:
         for one in reports if before is None or before.join(_PATIENCE_S) else ():
             for listener in _listeners:
                 if tracing == _tracings and listener in _listeners:
-                    listener.hear(copied(one))
+                    listener.receive(copied(one))
 
     thread = background.Thread(deliver, NAME)
     if thread.start():

@@ -1,1 +1,1 @@
-"""Runs a test, or a rehearsal, in several ranks on this machine, and tells what became of them."""
+"""Runs a test, or a rehearsal, in several ranks on this machine, and reports how they ended."""

@@ -49,7 +49,7 @@ class Program:
 
 
 class Notes:
-    """What a rank tells while it runs and when it cannot go on: in memory shared with ``check``."""
+    """What a rank reports while it runs, and when it cannot go on: memory shared with ``check``."""
 
     CANNOT, DEVICE = 1, 2
     """Places of a sentence: that it cannot go on, which device it wanted."""

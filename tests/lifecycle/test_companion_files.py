@@ -14,7 +14,7 @@ from disttrace.identity import Identity
 from disttrace.journal import proc
 from disttrace.journal.format import definitions_name
 from disttrace.lifecycle import companion, detached
-from disttrace.lifecycle.companion import Companion, Roll
+from disttrace.lifecycle.companion import Companion, MemberList
 from disttrace_viewer.companion.reading import OwnJournals
 from disttrace_viewer.companion.verdict import Judge
 from disttrace_viewer.states.folder import of_journals
@@ -166,7 +166,7 @@ def test_who_is_alone_on_its_host(
         other.host = "other" if beside == "elsewhere" else other.host
         pid = 4_190_000 if beside == "ended" else os.getppid()
         mark = proc.mark(proc.stat(os.getppid()))
-        with Path(Roll(str(bench.folder))._of(other, "bare")).open("a") as file:
+        with Path(MemberList(str(bench.folder))._of(other, "bare")).open("a") as file:
             file.write(f"{pid} {mark} {other.base_name()}\n")
     monkeypatch.setattr(os, "listdir", None)  # twenty thousand journals may lie there
     monkeypatch.setattr(os, "scandir", None)

@@ -25,7 +25,7 @@ from disttrace.journal.format import definitions_name
 from disttrace.lifecycle import companion, detached
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.detached import Adopter
-from disttrace_viewer.companion.service import CompanionLog, DutyThread, JournalRegistry, serve
+from disttrace_viewer.companion.service import CompanionLog, JournalRegistry, TaskThread, serve
 from disttrace_viewer.merge.surveying import survey
 from support.preloaded import to_its_end
 from support.processes import (
@@ -361,7 +361,7 @@ def test_the_companion_does_not_stay_as_a_child_of_whom_it_watches(tmp_path: Pat
     with path.open("r+b") as registry, (tmp_path / "log").open("w+b") as log:
         own = JournalRegistry(str(path), registry.fileno())
         log_of = CompanionLog(log.fileno())
-        serve([DutyThread(lambda: cast(Any, duty), log_of)], own, log_of)
+        serve([TaskThread(lambda: cast(Any, duty), log_of)], own, log_of)
     assert followed == [base, "finished"]
     assert (tmp_path / "log").read_text().startswith("no companion: ")
 

@@ -10,7 +10,7 @@ import pytest
 
 from disttrace.recording.newest_calls import place_of
 from disttrace.recording.shown import FACTOR, FIRST_LINE, KEPT, LINES, MASK, NEWEST, Compared, Page
-from disttrace_viewer.companion.follower import MOST_READ, Pulse
+from disttrace_viewer.companion.follower import MOST_READ, HeartbeatMonitor
 from support.journals import MS, Journal
 from support.preloaded import launched, preloaded, torchrun
 from support.processes import static
@@ -240,9 +240,9 @@ def test_what_leads_to_nothing_is_a_habit_and_the_next_difference_is_not() -> No
     assert suspected(known, [*ours, (1, 10)], [*theirs, (2, 10)])
 
 
-def looked_at(journal: Journal) -> Pulse:
+def looked_at(journal: Journal) -> HeartbeatMonitor:
     """What was written before the first look counts for nothing."""
-    seen = Pulse(str(journal.base.parent), journal.base.name, 0.0)
+    seen = HeartbeatMonitor(str(journal.base.parent), journal.base.name, 0.0)
     assert not seen.look(0.0)
     return seen
 

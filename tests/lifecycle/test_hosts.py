@@ -91,27 +91,27 @@ def test_hosts_that_look_at_other_moments_know_digests_under_one_number() -> Non
     for _ in range(50):
         behind, calls = draw.randrange(390), STEP * draw.randrange(160, 400)
         ours, theirs = told(calls), told(calls[: max(1, len(calls) - behind)])
-        assert not OutOfStep().hear({HERE: [ours], "b": [theirs]})
+        assert not OutOfStep().receive({HERE: [ours], "b": [theirs]})
         wrong = told([(8, 10), *calls[1 : max(1, len(calls) - behind)]])
-        assert OutOfStep().hear({HERE: [ours], "b": [wrong]}) == [HERE, "b"]
+        assert OutOfStep().receive({HERE: [ours], "b": [wrong]}) == [HERE, "b"]
 
 
 def test_only_those_who_differ_from_the_first_one_are_suspected() -> None:
     skipped = [*STEP[:1], *STEP[:2] * 30]  # the lines are of calls that look alike
     same = [(7, line) for _, line in STEP] * 20
     group = {HERE: [told(same)], "b": [told(same)], "c": [told(same[:-7]), told(STEP, name=2)]}
-    assert OutOfStep().hear(group) == []
+    assert OutOfStep().receive(group) == []
     group["c"][0] = told([(7, line) for _, line in skipped])
-    assert OutOfStep().hear(group) == [HERE, "c", "b"]
-    assert OutOfStep().hear({"b": group["b"], "c": group["c"]}) == ["b", "c"]
+    assert OutOfStep().receive(group) == [HERE, "c", "b"]
+    assert OutOfStep().receive({"b": group["b"], "c": group["c"]}) == ["b", "c"]
 
 
 def test_lines_of_one_host_alone_are_a_habit_and_another_try_is_compared_anew() -> None:
     known = OutOfStep()
     logging = [(what, 31 if line == 30 else line) for what, line in STEP]
-    assert not known.hear({HERE: [told(logging * 90)], "b": [told(STEP * 90)]})
-    assert not known.hear({HERE: [told(STEP)], "b": [told(STEP)]})
-    assert known.hear({HERE: [told(STEP[:1])], "b": [told([(8, 10)])]})
+    assert not known.receive({HERE: [told(logging * 90)], "b": [told(STEP * 90)]})
+    assert not known.receive({HERE: [told(STEP)], "b": [told(STEP)]})
+    assert known.receive({HERE: [told(STEP[:1])], "b": [told([(8, 10)])]})
 
 
 def test_what_is_not_sound_is_nothing() -> None:
@@ -123,7 +123,7 @@ def test_what_is_not_sound_is_nothing() -> None:
         data = bytearray(raw)
         data[draw.randrange(len(data))] = draw.choice(b"0123456789,[]-")
         found = opened(zlib.compress(bytes(data)))
-        OutOfStep().hear({HERE: [told(STEP * 9)], "b": found})
+        OutOfStep().receive({HERE: [told(STEP * 9)], "b": found})
 
 
 class _Others:

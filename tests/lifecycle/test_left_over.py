@@ -22,7 +22,7 @@ from disttrace.identity import Identity
 from disttrace.journal import proc
 from disttrace.journal.segment import filesystem
 from disttrace.lifecycle import companion, rendezvous_folder
-from disttrace.lifecycle.companion import Roll
+from disttrace.lifecycle.companion import MemberList
 from disttrace.lifecycle.heartbeat import IN_MEMORY, RARELY_NS, Syncing
 from disttrace.lifecycle.rendezvous_folder import namespace, own_folder, place
 from disttrace_viewer.companion.reading import OwnJournals
@@ -168,7 +168,7 @@ def test_the_roll_names_a_hosts_journals(tmp_path: Path, monkeypatch: pytest.Mon
     """Of those that live and those that ended lately; the folder is listed for none of them."""
     folder = tmp_path / "out"
     folder.mkdir()
-    roll = Roll(str(folder))
+    roll = MemberList(str(folder))
     me = Identity({}, job="job")
     roll.enter(me, False)
     now = time.time_ns()
@@ -218,7 +218,7 @@ def test_a_rank_that_fails_before_others_begin_stays_listed(
     monkeypatch.setenv("WORLD_SIZE", "2")
     look_up = Mock(return_value=f"{tmp_path}/")
     monkeypatch.setattr(companion, "place", look_up)
-    roll, me = Roll(str(tmp_path)), Identity({}, job="job")
+    roll, me = MemberList(str(tmp_path)), Identity({}, job="job")
     for _ in range(1 + others):
         roll.enter(me, False)
     assert len([*roll.first(me)]) == 1 + others

@@ -278,7 +278,7 @@ class Ears:
         with self.file.open("a") as file:
             file.write(json.dumps(record) + "\n")
 
-    def hear(self) -> tuple[list[int], int]:
+    def receive(self) -> tuple[list[int], int]:
         """Exit codes with which it was ended, and how often it noted where its threads are."""
         self.announcer.look()
         return self.ended, self.noted
@@ -295,10 +295,10 @@ def test_orders_are_obeyed_by_those_that_they_name(tmp_path: Path) -> None:
     ears = Ears(tmp_path)
     ears.announcer.start(ears.identity)
     order(ears)
-    assert ears.hear() == ([75], 1)
-    assert ears.hear() == ([75], 1)
+    assert ears.receive() == ([75], 1)
+    assert ears.receive() == ([75], 1)
     ears.write(stacks=1, under="a" * 32)
-    assert ears.hear() == ([75], 2)
+    assert ears.receive() == ([75], 2)
 
 
 @pytest.mark.parametrize("named", [None, [], ["0" * 32], "0" * 32, 7, {"0": 1}])
@@ -311,7 +311,7 @@ def test_others_orders(tmp_path: Path, capfd: pytest.CaptureFixture[str], named:
     ears.write(abort=75)
     ears.write(stacks=1)
     ears.write(n=1, announcer="0" * 32, lines=["for somebody else"])
-    assert ears.hear() == ([], 0)
+    assert ears.receive() == ([], 0)
     assert capfd.readouterr().err == ""
 
 
@@ -321,7 +321,7 @@ def test_who_did_not_ask_to_be_ended_is_not(tmp_path: Path, on_stall: str | None
     ears = Ears(tmp_path, on_stall=on_stall)
     ears.announcer.start(ears.identity)
     order(ears)
-    assert ears.hear() == ([], 1)
+    assert ears.receive() == ([], 1)
 
 
 def test_what_was_there_before_stays(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -330,9 +330,9 @@ def test_what_was_there_before_stays(tmp_path: Path, capfd: pytest.CaptureFixtur
     order(ears)
     ears.write(n=1, announcer=ears.identity.process, lines=["of yesterday"])
     ears.announcer.start(ears.identity)
-    assert ears.hear() == ([], 0)
+    assert ears.receive() == ([], 0)
     ears.write(n=2, announcer=ears.identity.process, lines=["of today"])
-    ears.hear()
+    ears.receive()
     assert re.fullmatch(r"\ndisttrace: of today \(\d\d:\d\d:\d\d\)\n", capfd.readouterr().err)
 
 
@@ -354,10 +354,10 @@ def test_programs_read_objects(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     found = {"disttrace": 1, "kind": "stalled", "at": 1.5, "summary": "Rank 1 never\x1b joined"}
     me = ears.identity.process
     ears.write(n=1, announcer=me, lines=["stalled: Rank 1", "more: x"], objects=[found])
-    ears.hear()
+    ears.receive()
     assert json.loads(capfd.readouterr().err) == found
     order(ears)
-    assert ears.hear()[0] == [75]
+    assert ears.receive()[0] == [75]
     assert json.loads(capfd.readouterr().err)["kind"] == "ended"
 
 
@@ -366,9 +366,9 @@ def test_a_file_in_the_place_of_another_is_read_from_its_start(tmp_path: Path) -
     ears = Ears(tmp_path)
     ears.write(stacks=1)
     ears.announcer.start(ears.identity)
-    assert ears.hear() == ([], 0)
+    assert ears.receive() == ([], 0)
     other = ears.file.with_suffix(".new")
     other.touch()
     os.replace(other, ears.file)
     order(ears)
-    assert ears.hear() == ([75], 1)
+    assert ears.receive() == ([75], 1)

@@ -18,7 +18,7 @@ import pytest
 
 from disttrace_viewer.companion import protocol, slow
 from disttrace_viewer.companion.follower import Follower, Holds
-from disttrace_viewer.companion.service import CompanionLog, Duty, DutyThread
+from disttrace_viewer.companion.service import CompanionLog, Task, TaskThread
 from disttrace_viewer.companion.slow import LiveFile, Slowness
 from disttrace_viewer.companion.slow_ranks import (
     AGAIN_S,
@@ -403,7 +403,7 @@ def test_what_takes_too_much_is_skipped(tmp_path: Path, monkeypatch: pytest.Monk
     def turn() -> None:
         follower.definitions.read()
         duty.turn(followers)
-        duty.hear({})
+        duty.receive({})
 
     now = [3000.0]
     monkeypatch.setattr("time.time", lambda: now[0])
@@ -429,9 +429,9 @@ def test_what_takes_too_much_is_skipped(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_it_begins_later_on_a_thread_of_its_own() -> None:
-    made = Mock(spec=Duty, pause_s=0.01)
+    made = Mock(spec=Task, pause_s=0.01)
     log = Mock(spec=CompanionLog)
-    one = DutyThread(lambda: made, log, 0.2)
+    one = TaskThread(lambda: made, log, 0.2)
     one.post(methodcaller("follow", "a"))
     assert made.mock_calls == []
     wait_until(lambda: made.turn.called)
@@ -446,7 +446,7 @@ def test_it_begins_later_on_a_thread_of_its_own() -> None:
 
 def test_what_it_cannot_begin_is_told_once() -> None:
     log = Mock(spec=CompanionLog)
-    one = DutyThread(Mock(side_effect=OSError("no more files")), log)
+    one = TaskThread(Mock(side_effect=OSError("no more files")), log)
     wait_until(lambda: one.failed)
     log.write.assert_called_once_with("a duty of the companion ended: OSError: no more files")
 

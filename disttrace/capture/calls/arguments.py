@@ -44,7 +44,7 @@ _KEYWORDS = {name: slot for slot, names in _SLOTS.items() for name in names}
 
 
 class CallArguments(NamedTuple):
-    """Everything a call record says of the arguments."""
+    """The arguments as a call record holds them."""
 
     device: str | None = None
     asynchronous: bool | None = None

@@ -1,4 +1,4 @@
-"""What DDP issues from C++, seen by a group that stands in for the program's: a relay.
+"""What DDP issues from C++, seen by a group in place of the program's: a relay.
 
 DDP's reducer, and the functions that share parameters and buffers, issue on a group that Python
 gives them. Where that is of a class of Python's, C++ calls its methods; a relay's issue the same on

@@ -78,8 +78,8 @@ def install(capture: Capture) -> None:
 
 
 class _Composed(Part):
-    """One of them, and where its arguments stand: the code that stands in for the function's passes
-    every parameter, as the function names them."""
+    """One of them, and the positions of its arguments: the code in place of the function's passes every
+    parameter, as the function names them."""
 
     def __init__(self, capture: Capture, row: ComposedFunction, names: tuple[str, ...]) -> None:
         super().__init__(capture, PART, on_issue=False)

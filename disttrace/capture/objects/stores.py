@@ -20,7 +20,7 @@ _REMOTE = re.compile(r"remote=\[?(?:::ffff:)?([^\]]{1,255}?)\]?:(\d{1,5})\b")
 
 @dataclass(slots=True, eq=False)
 class StoreEntry:
-    """A store as its definition says it. ``n`` is negative where the journal defines no more."""
+    """A store as it is defined. ``n`` is negative where the journal defines no more."""
 
     n: int
     name: str

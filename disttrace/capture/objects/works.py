@@ -25,7 +25,7 @@ _TURN = 256
 
 
 class Unwatched:
-    """Nobody watches the device: when an operation is over is not known."""
+    """No thread watches the device: when an operation is over is not known."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

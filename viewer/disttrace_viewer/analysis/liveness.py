@@ -28,7 +28,7 @@ from disttrace_viewer.trace.values import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """``alive`` is None where this host cannot tell."""
+    """``alive`` is None where this host does not know."""
 
     alive: bool | None
     code: int | None = None

@@ -1,4 +1,4 @@
-"""How each process ended, as far as its journal, its host and the others can tell.
+"""How each process ended, as far as its journal, its host and the others show.
 
 A failure is a process's own, or it passes on that communication with others broke (a *cascading*
 failure). Its text does not decide: a loader that timed out and an upload whose connection was reset

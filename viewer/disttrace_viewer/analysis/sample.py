@@ -1,4 +1,4 @@
-"""The operations of each process that tell where it stands, as plain values.
+"""The operations of each process that show its current position, as plain values.
 
 Rules about hangs ask for no table of all operations: what is not over, the newest of each thread
 and each stream, what failed, what constructs stores and groups, and the keys of stores are enough.
@@ -24,7 +24,7 @@ from disttrace_viewer.trace.operation import Op
 from disttrace_viewer.trace.process import Frame, Process, Stack, StackSample
 from disttrace_viewer.trace.values import dataclass, field, replace, together
 
-Course = Sequence[tuple[int, Call]]
+CollectiveSequence = Sequence[tuple[int, Call]]
 """Sequence number and call of every collective of a process in a stream, by number."""
 MessageStream = tuple[int | None, int | None, int | None, int | None]
 """Group, source, destination (group ranks) and tag (None where the backend ignores it)."""
@@ -62,7 +62,7 @@ class Sample:
     """Sequence numbers that collectives would have taken which raised in their call."""
     courses: Mapping[tuple[int, Stream], tuple[int, int, int]] = field(default_factory=dict)
     """By process and stream the newest number, and a hash of call sites up to it, and before it."""
-    history: Mapping[tuple[int, Stream], Course] = field(default_factory=dict)
+    history: Mapping[tuple[int, Stream], CollectiveSequence] = field(default_factory=dict)
     """All collectives by process and stream, where that was queried."""
     exact: Set[tuple[int, Stream]] = frozenset()
     """Those of ``history`` whose calls have their own arguments; they may begin at any number."""

@@ -1,4 +1,4 @@
-"""The ranks that run on this host, by what the kernel tells of their programs."""
+"""The ranks that run on this host, by what the kernel shows of their programs."""
 
 from __future__ import annotations
 

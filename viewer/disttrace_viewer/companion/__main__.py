@@ -18,7 +18,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from disttrace_viewer.companion.service import CompanionLog, Duty, DutyThread, Order
+    from disttrace_viewer.companion.service import CompanionLog, Order, Task, TaskThread
     from disttrace_viewer.companion.watch import Tell, Watch
 
 
@@ -44,20 +44,20 @@ def main(argv: list[str]) -> int:
     log = service.CompanionLog(log_descriptor)
     order = service.Order(**wanted)
     registry = service.JournalRegistry(order.registry, descriptor)
-    duties: list[service.DutyThread] = []
+    duties: list[service.TaskThread] = []
     tell: Tell | None = None
     if order.exports:
         make = partial(_export, order, log, registry.owner)
-        exporting = service.DutyThread(make, log, what="nothing is exported")
+        exporting = service.TaskThread(make, log, what="nothing is exported")
         duties.append(exporting)
         tell = lambda *stall: exporting.post(methodcaller("stalled", *stall))  # noqa: E731
     if order.watches:
         from disttrace_viewer.companion.watch import Watch
 
         watch = Watch(order, log, tell)
-        watching = service.DutyThread(lambda: watch, log)
+        watching = service.TaskThread(lambda: watch, log)
         begin_s = SOON_S if order.quiet_since is None else BEGIN_S
-        talking = service.DutyThread(lambda: _talk(order, watch, watching), log, begin_s)
+        talking = service.TaskThread(lambda: _talk(order, watch, watching), log, begin_s)
         duties += [watching, talking]
     try:
         service.serve(duties, registry, log)
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> int:
     os._exit(0)
 
 
-def _export(order: Order, log: CompanionLog, owner: int) -> Duty:
+def _export(order: Order, log: CompanionLog, owner: int) -> Task:
     from disttrace_viewer.load.problems import ViewerError
 
     try:
@@ -86,7 +86,7 @@ def _export(order: Order, log: CompanionLog, owner: int) -> Duty:
     return Export(order, log, owner=owner)
 
 
-def _talk(order: Order, watch: Watch, watching: DutyThread) -> Duty:
+def _talk(order: Order, watch: Watch, watching: TaskThread) -> Task:
     from disttrace_viewer.companion.comparison import ABOUT, Talk
     from disttrace_viewer.companion.peers import Peers
     from disttrace_viewer.companion.slow import LiveFile, Slowness

@@ -1,4 +1,4 @@
-"""What the kernel of this host says of ranks that others wait for: whether these are at work.
+"""What the kernel of this host shows of ranks that others wait for: whether these are at work.
 
 Of each the time on processors, bytes and faults of pages between two looks, of the processes that
 it started as well; and where more wants to run than there are processors, the time that it waited
@@ -70,7 +70,7 @@ class _Look:
 
 
 class Activities:
-    """Looks at ranks of this host, and tells what they did since a look some seconds before."""
+    """Looks at ranks of this host, and reports what they did since a look some seconds before."""
 
     def __init__(self) -> None:
         self._looks: dict[str, list[_Look]] = {}

@@ -19,7 +19,7 @@ from disttrace_viewer.companion.endpoint import ALONE, SEEKING, SERVER, PeerRepl
 from disttrace_viewer.companion.follower import Follower
 from disttrace_viewer.companion.peers import WHOLE_S, Peers
 from disttrace_viewer.companion.protocol import stores
-from disttrace_viewer.companion.service import Duty
+from disttrace_viewer.companion.service import Task
 from disttrace_viewer.companion.slow import HERE, Slowness
 from disttrace_viewer.load.schema import Checker, maybe, number, numbers
 from disttrace_viewer.trace.values import dataclass
@@ -146,7 +146,7 @@ class OutOfStep:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, int], Compared] = {}
 
-    def hear(self, reports: Mapping[str, Sequence[Excerpt]]) -> list[str]:
+    def receive(self, reports: Mapping[str, Sequence[Excerpt]]) -> list[str]:
         """The hosts whose calls are to be judged together, in the order of ``reports``: those that
         differ, then others: two do not tell which is the odd one."""
         if len(self._known) > MOST_KNOWN:
@@ -190,7 +190,7 @@ _ANSWER = protocol.fields(slow=maybe(slow.FORM), calls=CALLS_FORM)
 """Of one that gets on: of ranks that are late, and of calls."""
 
 
-class Talk(Duty):
+class Talk(Task):
     """The duty; ``calls`` reads what is sent where hosts differ, and ``judge`` has judged what came
     of them; ``meet`` makes the connection to other hosts."""
 
@@ -258,13 +258,13 @@ class Talk(Duty):
         }
         if self._slowness is not None:
             if serves:
-                self._slowness.hear({host: one["slow"] for host, one in parts.items()})
+                self._slowness.receive({host: one["slow"] for host, one in parts.items()})
             else:
                 self._slowness.led()
         suspects: list[str] = []
         if parts:
             others = {host: one["calls"] for host, one in sorted(parts.items())}
-            suspects = self._out_of_step.hear({HERE: self._excerpt(), **others})[:MOST_JUDGED]
+            suspects = self._out_of_step.receive({HERE: self._excerpt(), **others})[:MOST_JUDGED]
             self._ask_at = max(self._ask_at, began + TIMES * (time.monotonic() - began))
         of = [one for one in suspects if one != HERE]
         if of and (calls := self._others.request([CALLS], of=of, within_s=WHOLE_S)):

@@ -406,7 +406,7 @@ class Endpoint:
                 and sum(not one.ready for one in alike) <= MOST_GREETING
             ):
                 await greet(stream, self._job, self._secret, listens=True)
-                await self._hear(stream)
+                await self._receive(stream)
         except Exception:
             pass  # whatever it was, it costs its sender
         finally:
@@ -416,7 +416,7 @@ class Endpoint:
             if not alike:
                 self._of_address.pop(stream.peer, None)
 
-    async def _hear(self, stream: PeerStream) -> None:
+    async def _receive(self, stream: PeerStream) -> None:
         """Take what a client sends until it is gone."""
         joined = (await stream.read("join")).fields
         one = _Client(joined["id"], joined["order"], stream)

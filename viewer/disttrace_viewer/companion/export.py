@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from disttrace_viewer.companion.service import CompanionLog, Duty, Order
+from disttrace_viewer.companion.service import CompanionLog, Order, Task
 from disttrace_viewer.otlp.pipeline import Pipeline
 from disttrace_viewer.otlp.sdk import Tracers
 from disttrace_viewer.otlp.sending import LAST_S, Metrics, to_collector
 from disttrace_viewer.otlp.spans import Emit
 
 
-class Export(Duty):
+class Export(Task):
     """The duty of sending: everything between the journals and the collector."""
 
     def __init__(self, order: Order, log: CompanionLog, *, owner: int) -> None:

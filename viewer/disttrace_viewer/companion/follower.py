@@ -1,5 +1,5 @@
-"""The journal of one process as it grows: whether anything was begun lately (``Pulse``), and how
-long it was away and how long held (``Follower``).
+"""The journal of one process as it grows: whether anything was begun lately (``HeartbeatMonitor``),
+and how long it was away and how long held (``Follower``).
 
 Of the first only begins of the main thread count, and none of a store that is polled.
 
@@ -204,7 +204,7 @@ class NewestSegment:
         return found
 
 
-class Pulse:
+class HeartbeatMonitor:
     """The journal ``base`` in ``directory``; ``quiet_since`` is on the clock of its caller."""
 
     def __init__(self, directory: str, base: str, quiet_since: float) -> None:

@@ -213,7 +213,7 @@ class Peers:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._endpoint = endpoint = Endpoint(
             self._me,
-            self._hear,
+            self._receive,
             secret=self._secret,
             wanted=lambda: self.events.put(self._called),
         )
@@ -236,7 +236,7 @@ class Peers:
         self._thread.start()
         began.wait()
 
-    def _hear(self, number: int, words: tuple[str, ...]) -> None:
+    def _receive(self, number: int, words: tuple[str, ...]) -> None:
         """On the thread of the sockets."""
         self._newest = number
         self.events.put(lambda: self._reply(number, words))

@@ -45,7 +45,7 @@ class OwnJournals:
         self._directory = directory
         self._job = job
         self._host = host
-        self._roll = roll
+        self._members = roll
         self._first: dict[str, int] = {}
         """The oldest segment of each journal of which the first one was dropped."""
         self._earlier: set[str] = set()
@@ -72,7 +72,7 @@ class OwnJournals:
     def _entries(self) -> dict[str, bool]:
         """Paths of the journals that processes here listed as theirs, and whether these live."""
         try:
-            with fmt.opened_own(self._roll, os.O_RDONLY) as fd:
+            with fmt.opened_own(self._members, os.O_RDONLY) as fd:
                 data = os.pread(fd, _MOST_ROLL, 0)
         except OSError:
             return {}

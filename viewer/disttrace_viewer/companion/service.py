@@ -97,7 +97,7 @@ def sweep(folder: str) -> int:
     """Take away the rolls of this pid namespace none of whose processes lives, with the pages of
     their processes; how many."""
     removed = 0
-    own = f"-{namespace()}{fmt.ROLL_SUFFIX}"
+    own = f"-{namespace()}{fmt.MEMBERS_SUFFIX}"
     try:
         names = [name for name in os.listdir(folder) if name.endswith(own)][:_MOST]
     except OSError:
@@ -189,7 +189,7 @@ class Order:
         return os.path.splitext(self.says)[0] + fmt.LIVE_SUFFIX
 
 
-class Duty:
+class Task:
     """One thing that the companion does, all of it on one thread; by itself nothing."""
 
     pause_s = POLL_S
@@ -210,12 +210,12 @@ class Duty:
         """The job is over on this host."""
 
 
-class DutyThread:
+class TaskThread:
     """The thread of a duty, which ``make`` gives there when the companion has run for a while."""
 
     def __init__(
         self,
-        make: Callable[[], Duty],
+        make: Callable[[], Task],
         log: CompanionLog,
         begin_s: float = 0.0,
         *,
@@ -258,7 +258,7 @@ class DutyThread:
             self._log.write(f"{self._what}: {kind}{error}")
 
 
-def serve(duties: Sequence[DutyThread], registry: JournalRegistry, log: CompanionLog) -> None:
+def serve(duties: Sequence[TaskThread], registry: JournalRegistry, log: CompanionLog) -> None:
     """Until the last process of the job is gone; a duty that fails ends, the others go on."""
 
     def post(what: str, base: str) -> None:

@@ -323,7 +323,7 @@ class Slowness:
         if self._told_by_leader is None:
             self._told_by_leader = []
 
-    def hear(self, answers: Mapping[str, Mapping[str, Any] | None]) -> None:
+    def receive(self, answers: Mapping[str, Mapping[str, Any] | None]) -> None:
         """Judge what is known here and what others sent, by host."""
         now = time.time()
         fresh = self._keep(now)

@@ -1,4 +1,4 @@
-"""Works out verdicts on a job that stands still: ``ORDER``, as the companion got it.
+"""Works out verdicts on a job without progress: ``ORDER``, as the companion got it.
 
 A child of the companion, so that what judging takes of memory is gone when it ends. Each line on
 standard input is a word of ``_DO``. It judges states; other hosts send theirs (``reports.py``).

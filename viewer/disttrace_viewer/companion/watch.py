@@ -22,8 +22,8 @@ from disttrace.journal.proc import send, who
 from disttrace.journal.standard_library import bare_command
 from disttrace_viewer.companion import command
 from disttrace_viewer.companion.command import Commands
-from disttrace_viewer.companion.follower import Pulse
-from disttrace_viewer.companion.service import DIED_S, CompanionLog, Duty, Order, stay_s
+from disttrace_viewer.companion.follower import HeartbeatMonitor
+from disttrace_viewer.companion.service import DIED_S, CompanionLog, Order, Task, stay_s
 from disttrace_viewer.load.announcements import keep, path_of
 from disttrace_viewer.load.files import is_open
 from disttrace_viewer.load.schema import json_object
@@ -61,7 +61,7 @@ _CALLED = b'{"called"'
 Tell = Callable[[str, Sequence[Sequence[Any]]], None]
 
 
-class Watch(Duty):
+class Watch(Task):
     """What is known of the stall, and which process is to print it."""
 
     def __init__(self, order: Order, log: CompanionLog, tell: Tell | None = None) -> None:
@@ -77,7 +77,7 @@ class Watch(Duty):
         self._answer = b""
         self._aborted: set[str] = set()
         self._pause = _SOON_S
-        self._pulses: dict[str, Pulse] = {}
+        self._monitors: dict[str, HeartbeatMonitor] = {}
         self._since = time.monotonic() if order.quiet_since is None else order.quiet_since / 1e9
         self._look_due = self._due = 0.0
         self._limit_s = order.stall_s
@@ -100,12 +100,12 @@ class Watch(Duty):
 
     def follow(self, base: str) -> None:
         """A process in which nothing has moved for a while; with an exporter, any."""
-        if base not in self._pulses:
-            self._pulses[base] = Pulse(self._order.directory, base, self._since)
+        if base not in self._monitors:
+            self._monitors[base] = HeartbeatMonitor(self._order.directory, base, self._since)
             self._since = time.monotonic()  # only of the first it is known since when it is quiet
 
     def ended(self, base: str) -> None:
-        if (pulse := self._pulses.pop(base, None)) is not None:
+        if (pulse := self._monitors.pop(base, None)) is not None:
             pulse.close()
         self._gone.add(base)
 
@@ -113,16 +113,16 @@ class Watch(Duty):
         """Have a verdict worked out when one is due, and see that it is printed."""
         now = time.monotonic()
         self._commands.look(None if self._verdicts is None else self._verdicts.pid)
-        self._hear()
+        self._receive()
         if self._suspicions:
             self._ask_of_suspicions()
         elif self._verdicts is not None and self._next_line().startswith(_CALLED):
             self._ask()  # a process of another host has waited for the limit: ours may be at work
         elif now >= self._look_due:
-            moved = [pulse.look(now) for pulse in self._pulses.values()]
+            moved = [pulse.look(now) for pulse in self._monitors.values()]
             if self._signature and any(moved):
                 self._due = min(self._due, now)  # it may go on
-            quiet = max((now - p.quiet_since for p in self._pulses.values()), default=0.0)
+            quiet = max((now - p.quiet_since for p in self._monitors.values()), default=0.0)
             soon = self._signature or quiet >= self._limit_s / 2
             self._look_due = now + (_LOOK_SOON_S if soon else _LOOK_S)
             died = bool(self._gone) and self._on_stall == "abort" and quiet >= DIED_S
@@ -280,7 +280,7 @@ class Watch(Duty):
             self._unheard = None
         if not signature and not verdict["waiting"]:
             # An agent whose rendezvous came about waits for its workers: that is its work.
-            self._pulses = {b: p for b, p in self._pulses.items() if not p.launcher}
+            self._monitors = {b: p for b, p in self._monitors.items() if not p.launcher}
         # Reading everything again is dear: seldom, unless something moves (``turn``) or somebody
         # who is quiet is about to have waited for the limit.
         latest = max(_OFTEN_S, min(_SHARE * took, _LATEST_S))
@@ -361,7 +361,7 @@ class Watch(Duty):
             )
             until = time.monotonic() + _ANSWER_S
             while time.monotonic() < until:
-                if self._hear() or self.over.wait(_HEAR_S):
+                if self._receive() or self.over.wait(_HEAR_S):
                     return
         self._be_mute()
 
@@ -378,7 +378,7 @@ class Watch(Duty):
         except OSError as error:
             self._log.write(f"a verdict could not be kept: {error}")
 
-    def _hear(self) -> bool:
+    def _receive(self) -> bool:
         """Whether the newest announcement was printed (a process that holds the GIL does not
         answer); and whether ranks seem to be out of step to one of them."""
         if self._tail is None:

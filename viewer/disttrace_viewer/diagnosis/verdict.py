@@ -18,7 +18,7 @@ from disttrace_viewer.evidence.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, SEVERITIES, RuleFinding
 from disttrace_viewer.findings.rules import downgraded, outside, straggler, unmatched
-from disttrace_viewer.findings.rules.divergence import traced_back
+from disttrace_viewer.findings.rules.divergence import root_cause_of
 from disttrace_viewer.findings.rules.groups import by_names
 from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.states.building import trace_of
@@ -152,7 +152,7 @@ def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[RuleFin
             _take(case, finding)
     found = downgraded.traced_to(case, case.findings)
     case.findings = [
-        outlook(case, downgraded.overcome(case, traced_back(case, one))) for one in found
+        outlook(case, downgraded.resolved(case, root_cause_of(case, one))) for one in found
     ]
     findings, case.incomplete = judged(case, fold(case))
     findings = tuple(outside.worded(case, one) for one in findings)

@@ -1,4 +1,4 @@
-"""Where each process stands, by its recorded stacks: with it all that rules ask is answered."""
+"""The current position of each process, by its recorded stacks, and all that rules are given."""
 
 from __future__ import annotations
 

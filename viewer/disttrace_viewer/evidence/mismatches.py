@@ -16,7 +16,7 @@ from functools import partial
 from disttrace.journal.format import EQUAL_SIZES, UNKNOWN_OP
 from disttrace_viewer.analysis.out_of_step import SWAPPED, Shift, first_shift
 from disttrace_viewer.analysis.past import Joined, Place, callers_of, op_of, place_of
-from disttrace_viewer.analysis.sample import Course, stand_in
+from disttrace_viewer.analysis.sample import CollectiveSequence, stand_in
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Call, Stream
 from disttrace_viewer.trace.operation import Op
@@ -72,7 +72,7 @@ def _shift(
     return found
 
 
-def aligned(courses: Mapping[int, Course]) -> tuple[int, Mapping[int, Sequence[Call]]]:
+def aligned(courses: Mapping[int, CollectiveSequence]) -> tuple[int, Mapping[int, Sequence[Call]]]:
     """The first number that all still have, and the calls from it on of those without a gap."""
     first = max((course[0][0] for course in courses.values() if course), default=1)
     found: dict[int, Sequence[Call]] = {}
@@ -154,7 +154,7 @@ def _recent(evidence: Evidence, *, whole: bool) -> Iterator[Joined]:
     others what stands in their newest collectives shows better which are odd.
     """
     sample = evidence.sample
-    streams: dict[Stream, dict[int, Course]] = {}
+    streams: dict[Stream, dict[int, CollectiveSequence]] = {}
     for process, stream in sorted(sample.exact, key=str):
         streams.setdefault(stream, {})[process] = sample.history[process, stream]
     for (group, backend), courses in streams.items():

@@ -1,4 +1,4 @@
-"""What is on record of where each process stands, before anything follows from it."""
+"""What is recorded of each process's position, before anything follows from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from disttrace_viewer.analysis import process_ends, sample
 from disttrace_viewer.analysis.liveness import Look, look
-from disttrace_viewer.analysis.sample import Course, Sample, innermost, stand_in
+from disttrace_viewer.analysis.sample import CollectiveSequence, Sample, innermost, stand_in
 from disttrace_viewer.trace.model import JobTrace, Stream
 from disttrace_viewer.trace.operation import CREATING, GROUPED, SYNCHRONIZING, Op
 from disttrace_viewer.trace.process import Process
@@ -188,14 +188,14 @@ class Recorded:
         found = together((op.process, op.thread) for op in made)
         return {process: frozenset(threads) for process, threads in found.items()}
 
-    def course(self, process: int, stream: Stream) -> Course | None:
+    def course(self, process: int, stream: Stream) -> CollectiveSequence | None:
         """The collectives of a process in a stream, or of one that made the same, if at hand."""
         found = self.sample.history.get((process, stream))
         hashed = self.sample.courses.get((process, stream))
         return self._history_by_hash.get((stream, hashed)) if found is None and hashed else found
 
     @cached_property
-    def _history_by_hash(self) -> Mapping[tuple[Stream, tuple[int, int, int]], Course]:
+    def _history_by_hash(self) -> Mapping[tuple[Stream, tuple[int, int, int]], CollectiveSequence]:
         courses = self.sample.courses
         return {
             (key[1], courses[key]): course

@@ -21,7 +21,7 @@ Witnessed = Mapping[int, tuple[tuple[int, int], ...]]
 
 
 class Witnesses:
-    """What the waits, the lost connections and the ends of a trace tell about one process's end."""
+    """What the waits, the lost connections and the ends of a trace show about one process's end."""
 
     def __init__(self, evidence: Evidence, waits: Sequence[Wait]) -> None:
         self.evidence = evidence

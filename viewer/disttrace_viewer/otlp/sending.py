@@ -58,13 +58,13 @@ class Sender(SpanProcessor, SpanExporter):
         self._failing = False
         self._said: set[str] = set()
         self._worker: int | None = None
-        self._heard = _Heard(self._hear)
+        self._handler = _LogHandler(self._receive)
         try:
             delay = _setting("OTEL_BSP_SCHEDULE_DELAY", DELAY_MS)
             self._exporter = make()
             self._batches = BatchSpanProcessor(self, size, delay)
         except ValueError as error:
-            self._heard.close()
+            self._handler.close()
             raise ViewerError(f"OTEL_BSP_*: {error}") from None
         self._worker = 0
 
@@ -98,7 +98,7 @@ class Sender(SpanProcessor, SpanExporter):
             if now - self._last_success > self._patience or now - begin > LONGEST_S:
                 self._refused += self._waiting
                 break
-        self._heard.close()
+        self._handler.close()
         if self.dropped:
             self._say(self.verdict())
         return not self.dropped
@@ -138,7 +138,7 @@ class Sender(SpanProcessor, SpanExporter):
         self._room.release(len(batch))
         return found
 
-    def _hear(self, record: logging.LogRecord) -> None:
+    def _receive(self, record: logging.LogRecord) -> None:
         """What the exporter of spans logs; that of another signal is not about spans."""
         text = without_secrets(_short(record.getMessage()))
         if self._worker is None:
@@ -168,19 +168,19 @@ def to_collector(say: Callable[[str], None]) -> Sender | None:
     return Sender(lambda: exporter("TRACES", protocol), f"the collector at {address}", say)
 
 
-class _Heard(logging.Handler):
+class _LogHandler(logging.Handler):
     """Takes what OpenTelemetry logs, from its making to its close."""
 
     def __init__(self, hear: Callable[[logging.LogRecord], None]) -> None:
         super().__init__(logging.WARNING)
-        self._hear = hear
+        self._receive = hear
         self._logger = logging.getLogger("opentelemetry")
         self._propagated = self._logger.propagate
         self._logger.propagate = False
         self._logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._hear(record)
+        self._receive(record)
 
     def close(self) -> None:
         self._logger.removeHandler(self)

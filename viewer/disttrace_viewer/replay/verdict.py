@@ -195,7 +195,7 @@ class _Exchange:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a process stands: by thread the step that it does not get past, and the numbers of
+    """The position of a process: by thread the step that it does not get past, and the numbers of
     operations that are not over.
     """
 

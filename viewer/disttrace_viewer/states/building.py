@@ -9,7 +9,7 @@ from itertools import starmap
 from typing import Any, TypeVar
 
 from disttrace.journal.format import COLLECTIVE, MESSAGE
-from disttrace_viewer.analysis.sample import Course, Sample
+from disttrace_viewer.analysis.sample import CollectiveSequence, Sample
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge import surveying
@@ -78,7 +78,7 @@ class _Building:
         self.errors: dict[str, int] = {}
         self.keys: dict[Key, int] = {}
         self.refused: dict[tuple[int, int], int] = {}
-        self.history: dict[tuple[int, Stream], Course] = {}
+        self.history: dict[tuple[int, Stream], CollectiveSequence] = {}
         self.exact: set[tuple[int, Stream]] = set()
         self.queues: dict[tuple[int, int, str], tuple[int, int]] = {}
         self._stacks: ByIdentity[Stack] = ByIdentity(lambda of: tuple(starmap(Frame, of)))

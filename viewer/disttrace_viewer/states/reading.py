@@ -1,4 +1,4 @@
-"""What the records of a journal's segments say, as far as a state keeps it.
+"""What the records of a journal's segments hold, as far as a state retains it.
 
 Records are taken by the batch, begins first: to dispatch each by itself took most of the time of a
 verdict on a large job.
@@ -70,7 +70,7 @@ BETWEEN_NS = 3_000_000_000
 
 @dataclass
 class Reading:
-    """What a journal's segments say. What becomes of an operation is added to its begin."""
+    """What a journal's segments hold. What becomes of an operation is added to its begin."""
 
     definitions: Definitions
     count: int = 0

@@ -412,7 +412,7 @@ class JobTrace:
 
 @dataclass(frozen=True, slots=True)
 class CodeLocation:
-    """Where a process stands or called from; ``op`` is null outside communication."""
+    """Where a process is or called from; ``op`` is null outside communication."""
 
     process: int
     file: str

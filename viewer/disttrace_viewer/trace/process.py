@@ -64,7 +64,7 @@ class Failure(NamedTuple):
 
 
 class StackSample(NamedTuple):
-    """Where a thread stood when nothing had begun or ended for a while."""
+    """Where a thread was when nothing had begun or ended for a while."""
 
     t_ns: int
     stack: Stack

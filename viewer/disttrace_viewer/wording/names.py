@@ -30,7 +30,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names for one trace; ``letters`` tell jobs apart where there are several."""
+    """Names for one trace; ``letters`` separate jobs where there are several."""
 
     trace: JobTrace
     letters: Mapping[str, str]

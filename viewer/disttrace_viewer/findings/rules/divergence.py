@@ -64,7 +64,7 @@ def _at(lines: Iterable[tuple[Place, Sequence[int]]]) -> tuple[CodeLocation, ...
     )
 
 
-def traced_back(case: Case, finding: RuleFinding) -> RuleFinding:
+def root_cause_of(case: Case, finding: RuleFinding) -> RuleFinding:
     """An error with the call since which its group was out of step, where that was before it."""
     inside = [wait.op for wait in case.waits] if finding.kind in _OUTSIDE else []
     found = outside.without_gradients(case, finding, inside)

@@ -153,7 +153,7 @@ def met_before(case: Case, *, stuck: bool = False) -> Iterator[tuple[Op, int]]:
             yield op, before
 
 
-def overcome(case: Case, finding: RuleFinding) -> RuleFinding:
+def resolved(case: Case, finding: RuleFinding) -> RuleFinding:
     """The finding, as a note where all concerned are of an attempt whose successor ended well."""
     attempt, later = attempts(case, finding)
     if finding.severity != ERROR:

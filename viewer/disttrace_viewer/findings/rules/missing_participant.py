@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from disttrace.journal.code_files import is_library
 from disttrace_viewer.analysis.out_of_step import MOST_SHIFT
 from disttrace_viewer.analysis.process_ends import CLEAN, TOGETHER_NS
-from disttrace_viewer.analysis.sample import STAND_IN, Course, Site, site
+from disttrace_viewer.analysis.sample import STAND_IN, CollectiveSequence, Site, site
 from disttrace_viewer.evidence.wait import COLLECTIVE, RENDEZVOUS, Wait, Waits, given_up_ns
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import RuleFinding, Scope, why
@@ -94,7 +94,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
             ),
             (native and not all(_issues_nothing(case, wait, s) for s in sinks), sentences.NATIVE),
             (any(w.op.is_polled for w in inside), sentences.POLLED),
-            (outside.unresponsive(case, sinks), sentences.MUTE),
+            (outside.unresponsive(case, sinks), sentences.FELL_SILENT),
             (left, sentences.LEFT_ON_DEVICE),  # it may have been stuck before
             (early, sentences.SOON),
         ),
@@ -202,7 +202,7 @@ def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> list[Op]:
         return []
     mine = _sites(course)
     found: tuple[int, int] | None = None
-    compared: list[Course] = []
+    compared: list[CollectiveSequence] = []
     for sink in sinks:
         other = case.evidence.course(sink, wait.stream)
         if other is None or [seq for seq, _ in other[:1]] != [seq for seq, _ in course[:1]]:
@@ -254,7 +254,7 @@ def _not_compared(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
     return any(case.evidence.course(p, wait.stream) is None for p in (wait.process, *sinks))
 
 
-def _sites(course: Course) -> list[Site]:
+def _sites(course: CollectiveSequence) -> list[Site]:
     """Call sites of one process in a stream, by sequence number."""
     calls = {call.index: call for _, call in course}
     of_call = {index: site(call) for index, call in calls.items()}

@@ -1,4 +1,4 @@
-"""Everybody is in, with equal arguments, and none returns: network, device or library."""
+"""All members have joined, with equal arguments, and none returns: network, device or library."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _finding(case: Case, wait: Wait) -> RuleFinding:
     return RuleFinding(
         kind="no_progress",
         summary=summary(case, wait, inside, still, open_) + troubles(case.trace, reported),
-        because=(sentences.MUTE if served else sentences.ALL_CAME,),
+        because=(sentences.FELL_SILENT if served else sentences.ALL_CAME,),
         culprits=still,
         hint=_OPEN.get(open_ or "") or _hint(case, wait, inside, still, reported),
         waiting=tuple(who),

@@ -106,7 +106,7 @@ def _finding(
             (lost or start or rendezvous.uncertain, sentences.START_UP),
             (early, sentences.SOON),
             (away != sinks, sentences.ON_THE_WAY),
-            (outside.unresponsive(case, sinks), sentences.MUTE),
+            (outside.unresponsive(case, sinks), sentences.FELL_SILENT),
         ),
         hint=_hint(case, wait, sinks, elsewhere),
         # Those at the place where fewer are; none where it is one against one, or not known.
@@ -256,7 +256,8 @@ def _finding_of_nodes(case: Case, wait: Wait) -> RuleFinding:
         because=()
         if elsewhere or disagree
         else why(
-            (wait.unknown, sentences.START_UP), (outside.unresponsive(case, away), sentences.MUTE)
+            (wait.unknown, sentences.START_UP),
+            (outside.unresponsive(case, away), sentences.FELL_SILENT),
         ),
         hint=hint,
         culprits=tuple(

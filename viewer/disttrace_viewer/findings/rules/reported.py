@@ -1,4 +1,4 @@
-"""What lines of a log tell outright: of ranks that are missing, watchdogs that are stuck, the end
+"""What lines of a log report outright: of ranks that are missing, watchdogs that are stuck, the end
 that a launcher reports first, and what the job reported itself.
 """
 

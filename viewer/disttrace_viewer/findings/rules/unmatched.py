@@ -117,7 +117,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> RuleFinding:
             (sinks and all(case.at_work(s) for s in sinks), sentences.ON_THE_WAY),
             (early, sentences.SOON),
             (op.is_polled, sentences.POLLED),
-            (outside.unresponsive(case, sinks), sentences.MUTE),
+            (outside.unresponsive(case, sinks), sentences.FELL_SILENT),
         ),
         hint=HINT
         if wait.lateness

@@ -1,4 +1,4 @@
-"""The forms of lines that tell why a job hung or ended: of NCCL's watchdog, of torch's checks, of
+"""The forms of lines that show why a job hung or ended: of NCCL's watchdog, of torch's checks, of
 NCCL itself, of launchers, and ours. One table; what no form fits is counted.
 """
 
@@ -123,7 +123,7 @@ Speaker = int | str
 
 @dataclass(slots=True)
 class Log:
-    """What one or several logs of a job tell."""
+    """What one or several logs of a job hold."""
 
     statements: list[Statement] = field(default_factory=list)
     stacks: dict[int, list[tuple[str, int, str]]] = field(default_factory=dict)

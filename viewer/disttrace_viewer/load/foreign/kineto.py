@@ -55,7 +55,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Profile:
-    """What one file tells."""
+    """What one file holds."""
 
     path: str
     rank: int

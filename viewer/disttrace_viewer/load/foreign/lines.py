@@ -165,7 +165,7 @@ def _label(text: str) -> re.Match[str] | None:
 
 
 class Prefixes:
-    """Takes off what stands before the lines of one file. ``labels``: whether numbers before its
+    """Takes off the prefixes of the lines of one file. ``labels``: whether numbers before its
     lines are ranks (``srun --label``), numbers of lines (False), or text (None).
     """
 

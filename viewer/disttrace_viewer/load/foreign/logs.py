@@ -786,7 +786,7 @@ def _samples(
 
 @dataclass(slots=True)
 class _Facts:
-    """What a log tells, on its way to being journals."""
+    """What a log holds, on its way to being journals."""
 
     log: Log
     reported: Ranks

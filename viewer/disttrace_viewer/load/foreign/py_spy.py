@@ -367,7 +367,7 @@ class DumpedThread:
 
 @dataclass(slots=True)
 class DumpedProcess:
-    """The threads of a process; ``rank`` where a prefix tells it. The pid is that of the file where
+    """The threads of a process; ``rank`` where a prefix shows it. The pid is that of the file where
     nothing tells it. Of one ``look`` the newest counts: by the address of the main thread, which
     ``faulthandler`` writes last.
     """
