@@ -78,7 +78,7 @@ def install(capture: Capture) -> None:
 
 
 class _Composed(Part):
-    """One of them, and the positions of its arguments: the code in place of the function's passes every
+    """One of them, and the positions of its arguments: code in place of the function's passes every
     parameter, as the function names them."""
 
     def __init__(self, capture: Capture, row: ComposedFunction, names: tuple[str, ...]) -> None:
