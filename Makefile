@@ -26,7 +26,7 @@ CHECKED = disttrace viewer tests examples benchmarks hatch_build.py hatch_manual
 ON_CORES = tests/recording tests/capture tests/test_install.py tests/jobs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test frameworks fuzz stress red-team surfaces working memory test-all lint types check pytest docs-site coverage test-torch test-gpu prove-gpu imitated standin torch-suite faults bench bench-viewer docs clean sanitize test-cores native
+.PHONY: help newest setup demo test frameworks fuzz stress red-team surfaces working memory test-all lint types check pytest docs-site coverage test-torch test-gpu prove-gpu imitated standin torch-suite faults bench bench-viewer docs clean sanitize test-cores native
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -130,8 +130,11 @@ working: $(STAMP) ## ranks that are idle, at work or stuck: what is reported of 
 	$(BIN)/python tests/reliability/idle.py
 	$(BIN)/python tests/reliability/working.py
 
-lowest: ## a slice of the tests on the wheel, with the lowest version of every dependency
+lowest: ## a slice of the tests on the wheel, with the lowest versions, on each Python that is here
 	$(PYTHON) tests/reliability/lowest.py
+
+newest: ## the same with the newest versions
+	$(PYTHON) tests/reliability/lowest.py --newest
 
 frameworks: $(STAMP) ## a hang under each framework of docs/frameworks.md, installed from packages
 	$(BIN)/python -m pytest -m long tests/frameworks

@@ -2,13 +2,14 @@
 
     python tests/reliability/lowest.py [--python 3.10] [--newest] [--pure] [--torch FOLDER]
 
-Builds the wheel, installs it with its extras into an environment of its own by uv (which pip
+For each Python from 3.10 to 3.15 that is here (or the one that ``--python`` names), it builds the
+wheel, installs it with its extras into an environment of its own by uv (which pip
 brings), at the lower bounds of ``pyproject.toml`` (``--newest``: the newest there are), and runs
 tests of the reader, the commands and OTLP from a copy of ``tests``, without our source beside it.
 ``--pure`` builds as where there is no compiler; ``--torch`` names the site-packages of another
 environment of the same Python, whose torch then runs what ``make demo`` runs; with ``--native``
-the core has to be the native one; ``--wheel`` takes that one and builds none. The exit code is
-pytest's. ``make lowest`` runs it; the release runs it with ``--newest --native``.
+the core has to be the native one; ``--wheel`` takes that one and builds none. At the end it prints
+what was tried. ``make lowest`` and ``make newest`` run it; the release with ``--newest --native``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from support.campaigns import options
@@ -62,20 +64,39 @@ def demo(binaries: Path, folder: Path) -> None:
 
 
 def main() -> int:
+    """Exit code 1 where any test failed."""
     chosen = options(
-        __doc__, python=sys.executable, newest=False, native=False, pure=False, torch=Path,
-        wheel=Path,
-    )  # fmt: skip
+        __doc__, python="", newest=False, native=False, pure=False, torch=Path, wheel=Path
+    )
+    one = chosen.python or (sys.executable if chosen.wheel else "")  # a wheel is of one Python
+    pythons = {one: one} if one else _here()
+    codes = {name: tried(path, chosen) for name, path in pythons.items() if path}
+    versions = "newest" if chosen.newest else "lowest"
+    for name, path in pythons.items():
+        result = "not here" if not path else "failed" if codes[name] else "passed"
+        print(f"{name}, {versions} versions: {result}")
+    return int(any(codes.values()))
+
+
+def _here() -> dict[str, str]:
+    """Interpreters by name, on the path or of pyenv; empty where there is none."""
+    names = [f"python3.{minor}" for minor in range(10, 16)]
+    own = {name: [*Path.home().glob(f".pyenv/versions/*/bin/{name}")] for name in names}
+    return {name: str(own[name][0]) if own[name] else shutil.which(name) or "" for name in names}
+
+
+def tried(interpreter: str, chosen: Any) -> int:
+    """The exit code of pytest, with an environment of this interpreter's."""
     with tempfile.TemporaryDirectory(prefix="disttrace-lowest-") as name:
         folder = Path(name)
         tools, python = folder / "tools", folder / "env" / "bin" / "python"
         run(sys.executable, "-m", "venv", tools)
         run(tools / "bin" / "pip", "install", "--quiet", "uv")
         uv = tools / "bin" / "uv"
-        run(uv, "venv", "--quiet", "--python", chosen.python, folder / "env")
+        run(uv, "venv", "--quiet", "--python", interpreter, folder / "env")
         wheel = chosen.wheel
         if wheel is None:
-            made = ("--python", chosen.python, "--out-dir", folder / "dist")
+            made = ("--python", interpreter, "--out-dir", folder / "dist")
             compiler = {"CC": "/nonexistent/cc"} if chosen.pure else {}
             run(uv, "build", "--quiet", "--wheel", *made, ROOT, environ=compiler)
             (wheel,) = (folder / "dist").glob("*.whl")

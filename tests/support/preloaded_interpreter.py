@@ -104,6 +104,7 @@ def become(args: "list[str]", env: "dict[str, str]", cwd: str) -> "tuple[types.M
     if env.get("DISTTRACE", "0") not in ("", "0"):
         from disttrace import startup
 
+        startup._called = False  # Python 3.15 has called it, while tracing was off
         startup.main()  # as disttrace.pth does
     return main, source
 
