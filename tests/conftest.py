@@ -15,9 +15,9 @@ from support.processes import free_port
 os.environ.pop("COLUMNS", None)  # xdist sets it: a test that means a width says so
 
 LONGEST = (
-    "test_last_word.py", "test_exit_hooks.py", "test_one_word.py", "test_trouble.py",
-    "test_bad_collectors.py", "test_packaging.py", "test_plugin.py", "test_failing.py",
-    "test_live.py", "test_html.py", "test_gil_free_stacks.py", "test_losses.py",
+    "test_matrix.py", "test_last_word.py", "test_exit_hooks.py", "test_one_word.py",
+    "test_trouble.py", "test_bad_collectors.py", "test_packaging.py", "test_plugin.py",
+    "test_failing.py", "test_live.py", "test_html.py", "test_gil_free_stacks.py", "test_losses.py",
     "test_ecosystem.py", "test_foreign.py", "test_stall_verdict.py", "test_ddp.py",
     "test_recorders.py", "test_activation.py", "test_folders.py", "test_odd_calls.py",
     "test_slice.py", "test_detached.py", "test_diverged.py",

@@ -6,6 +6,8 @@ from disttrace.recording import core as cores
 
 REASON = "nothing was compiled here: no companion, no mapped journal, no stack without the GIL"
 
+_REPORTED = ("hang", "ddp", "desync", "slow", "nodes", "bare", "ctrl-c", "sigterm", "server")
+_MATRIX = "viewer/api/test_matrix.py::test_every_surface_says_the_same"
 # Files of tests, or beginnings of tests' names in one.
 _OF_C = (
     "jobs/test_activation.py::test_agent_and_workers_have_a_journal_each",
@@ -20,6 +22,7 @@ _OF_C = (
     "lifecycle/test_thread_lines.py::test_deep_stacks[reader",
     "test_benchmarks.py::test_segment_lines",
     "test_hang_page.py::test_live",
+    *(f"{_MATRIX}[{scene}]" for scene in _REPORTED),
     "viewer/api/test_one_word.py::test_it_runs_wherever_it_is_read",
     "viewer/otlp/test_bad_collectors.py",
     "viewer/otlp/test_ecosystem.py",

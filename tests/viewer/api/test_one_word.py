@@ -1,6 +1,4 @@
-"""What a job said, every surface says: of one scene on the spot, from elsewhere and a week later,
-and with ``-m long`` of more scenes by every command.
-"""
+"""What a job said, every surface says: of one scene on the spot, elsewhere and a week later."""
 
 from __future__ import annotations
 
@@ -19,7 +17,6 @@ from typing import Any
 import orjson
 import pytest
 
-from reliability.matrix import SCENES, faults, started
 from support.processes import ROOT, clean_environ, companions, wait_until
 
 READER = Path(__file__).with_name("surfaces.py")
@@ -142,14 +139,3 @@ def test_no_clock_runs_for_them(scene: Scene) -> None:
     unknown(week)
     told = [found["texts"]["top"]["text"] for found in (week, day_after)]
     assert told[1].replace("8 days", "7 days") == told[0]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", SCENES)
-def test_every_surface_says_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """Rank, line, certainty, zero and exit code, from stderr to `serve` and an archive."""
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "200")
-    assert faults(SCENES[name], tmp_path, started(SCENES[name], tmp_path)) == []
