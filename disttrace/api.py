@@ -206,7 +206,7 @@ def expect_equal(name: str, tensors: "Any", group: "Any" = None) -> None:
 
 def allow(minutes: float, group: "Any" = None) -> float:
     """Ask for more time: from now on operations of `group` may take so many minutes longer than its
-    time limit so far, on this rank, by torch's own means (`_set_pg_timeout`).
+    time limit so far, on this rank, by torch's own means (`set_timeout`).
 
     Before a step that only some ranks make (tokenising, saving, evaluating) all ranks of the group
     call it: the limit of those that wait counts, and of an operation that has begun already the

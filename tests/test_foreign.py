@@ -148,7 +148,7 @@ def test_no_other_file_touches_an_exception() -> None:
 OURS = (
     *("capture/devices/asker.py:_run", "lifecycle/exit_hooks.py:_quietly"),
     *("lifecycle/heartbeat.py:_run", "lifecycle/listeners.py:_tell_of"),
-    "lifecycle/listeners.py:hear",
+    "lifecycle/listeners.py:receive",
 )  # fmt: skip
 # Before anything of a program runs, and in processes of ours.
 BEFORE = (

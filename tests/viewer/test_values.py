@@ -64,6 +64,7 @@ def test_making_one_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Made:
         rank: int
 
-    assert compiled == []
+    before = len(compiled)
+    assert [one for one in compiled if "rank" in str(one[0])] == []  # since 3.14 there is an empty one
     assert Made(rank=1) == Made(1)
-    assert len(compiled) == 1, "its __init__, once"
+    assert len(compiled) == before + 1, "its __init__, once"

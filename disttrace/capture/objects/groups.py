@@ -298,7 +298,7 @@ def extend(minutes: float, group: Any) -> float:
     from torch.distributed import distributed_c10d as c10d
 
     group = c10d._get_default_group() if group is None else group
-    change = getattr(c10d, "_set_pg_timeout", None)
+    change = getattr(c10d, "set_timeout", None) or getattr(c10d, "_set_pg_timeout", None)
     if not isinstance(group, c10d.ProcessGroup):
         raise ValueError(  # noqa: TRY004 - as torch does
             "Invalid process group specified: this process is no member of it"
