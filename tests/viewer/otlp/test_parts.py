@@ -4,13 +4,13 @@ bandwidth, the queue to a collector; spans of what is over; stalls as events.
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import logging
 import os
 import re
 import threading
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -405,8 +405,9 @@ def test_a_line_is_a_request_of_otlp(tmp_path: Path) -> None:
             for scope in resource["scopeSpans"]:
                 spans |= {span["spanId"]: span for span in scope["spans"]}
         ids = re.compile(r'("(?:traceId|spanId|parentSpanId)": ?)"([0-9a-f]+)"')
-        as_base64 = base64.urlsafe_b64encode
-        inner = ids.sub(lambda m: f'{m[1]}"{as_base64(bytes.fromhex(m[2])).decode()}"', line)
+        inner = ids.sub(
+            lambda m: f'{m[1]}"{urlsafe_b64encode(bytes.fromhex(m[2])).decode()}"', line
+        )
         ParseDict(json.loads(inner), ExportTraceServiceRequest())
     assert {len(one["traceId"]) for one in spans.values()} == {32}
     assert len({one["traceId"] for one in spans.values()}) == 1
