@@ -33,7 +33,7 @@ RECORDER_ROOMS = (
     "capture/instrumentation",
     "capture/devices",
     "capture/native",
-    "capture/ddp",
+    "capture/before_2_15",
     "capture",
     "lifecycle",
     "session",

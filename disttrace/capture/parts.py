@@ -11,18 +11,19 @@ import torch._C._distributed_c10d as c10d
 
 from disttrace import dynamo, foreign
 from disttrace.capture import adapters, digests, launcher
-from disttrace.capture.ddp import parameters, relays
+from disttrace.capture.before_2_15 import dispatcher, relays
 from disttrace.capture.devices import completion, flight_recorder, recorders
 from disttrace.capture.instrumentation import (
     constructors,
     declared,
     functions,
+    parameters,
     process_group,
     store,
     subclasses,
     work,
 )
-from disttrace.capture.native import dispatcher, functional, hooks
+from disttrace.capture.native import functional, hooks
 from disttrace.capture.wrapping import context
 from disttrace.capture.wrapping.context import Capture
 

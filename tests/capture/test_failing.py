@@ -36,11 +36,11 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("capture.objects.works:Works.poll", frozenset({"completion without a wait"})),
     ("capture.wrapping.call_definition:begin_issued", frozenset({"operations issued by C++"})),
     ("capture.wrapping.call_definition:issued", frozenset({"operations issued by C++"})),
-    ("capture.ddp.relays:Relays._of", frozenset({"operations issued by DDP"})),
-    ("capture.ddp.relays:RelayPart.begin", frozenset({"operations issued by DDP"})),
-    ("capture.ddp.relays:RelayPart.returned", frozenset({"operations issued by DDP"})),
-    ("capture.ddp.relays:Awaited.leave", frozenset({"operations issued by DDP"})),
-    ("capture.ddp.relays:Awaited._pass_is_over", frozenset({"operations issued by DDP"})),
+    ("capture.before_2_15.relays:Relays._of", frozenset({"operations issued by DDP"})),
+    ("capture.before_2_15.relays:RelayPart.begin", frozenset({"operations issued by DDP"})),
+    ("capture.before_2_15.relays:RelayPart.returned", frozenset({"operations issued by DDP"})),
+    ("capture.before_2_15.relays:Awaited.leave", frozenset({"operations issued by DDP"})),
+    ("capture.before_2_15.relays:Awaited._pass_is_over", frozenset({"operations issued by DDP"})),
     (
         "capture.native.kernels:OperatorCalls._arm",
         frozenset({"operations issued by C++", "waits of functional collectives"}),
@@ -56,7 +56,9 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
 
 # Native hooks stand in for the dispatcher kernels, and for relays, where torch has them.
 _UNUSED = (
-    ("capture.native.kernels:", "capture.ddp.") if hooks.supported() else ("capture.native.hooks:",)
+    ("capture.native.kernels:", "capture.before_2_15.")
+    if hooks.supported()
+    else ("capture.native.hooks:",)
 )
 # What the native core does by itself; on the plain one it breaks as everywhere.
 _PLAIN = tuple(f"capture.objects.works:Works.{name}" for name in ("add", "over", "of_result"))

@@ -1,1 +1,1 @@
-"""Operations that C++ issues or finishes: kernels, hooks, functional collectives."""
+"""Operations that C++ issues or finishes: hooks, kernels, functional collectives."""

@@ -10,7 +10,7 @@ the operator's object first, which gets a class of ours until tracing ends, or i
 compiles only what is of torch's own class to the letter, and kernels see the rest. Importing
 functional collectives proves nothing (torch.profiler and DTensor do so in programs that never call
 one), so whatever else a first call needs can wait for it: kernels are put in place before a
-compiled model is loaded, and once operators are looked up. DDP needs none (``capture/ddp``).
+compiled model is loaded, and once operators are looked up. DDP needs none (``before_2_15``).
 """
 
 from __future__ import annotations

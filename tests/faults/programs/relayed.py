@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from disttrace.capture.ddp.relays import Relays
+from disttrace.capture.before_2_15.relays import Relays
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--missing", action="store_true")

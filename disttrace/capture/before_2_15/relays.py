@@ -30,7 +30,7 @@ from torch._C._distributed_c10d import Work
 from disttrace import foreign
 from disttrace.capture.calls.arguments import CallArguments
 from disttrace.capture.calls.operations import ROWS, Method
-from disttrace.capture.ddp import parameters
+from disttrace.capture.instrumentation import parameters
 from disttrace.capture.instrumentation.process_group import GroupPart
 from disttrace.capture.native.kernels import guarded
 from disttrace.capture.objects.registry import Registry

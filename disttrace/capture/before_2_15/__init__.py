@@ -1,0 +1,1 @@
+"""What C++ issues on a torch without native hooks: by kernels, and DDP by its relays."""

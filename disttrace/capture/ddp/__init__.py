@@ -1,1 +1,0 @@
-"""What DDP issues from C++ on a torch without native hooks."""
