@@ -1,4 +1,4 @@
-"""Tests of some seconds that only `make test-all` runs: `make test` stays below 8 minutes.
+"""Tests of some seconds that only `make test-all` runs: `make test` stays below 6 minutes.
 
 Each has a sibling that runs every time and goes the same way through the product: another version's
 manners, another protocol, the other core, another fault of the table.
