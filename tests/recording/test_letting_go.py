@@ -331,6 +331,7 @@ def said(tmp_path: Path, program: str, core: str) -> str:
 
 
 @EACH_CORE
+@pytest.mark.skipif("sys.version_info >= (3, 15)", reason="it crashes itself without memory")
 @pytest.mark.parametrize("last", [100, pytest.param(600, marks=pytest.mark.long)])
 def test_an_allocation_that_fails(tmp_path: Path, core: str, last: int) -> None:
     """No crash and no other exception; nothing stays in flight, and tracing goes on."""
