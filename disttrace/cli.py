@@ -175,6 +175,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """What argparse complains about, without its two lines of usage."""
         option, _, rest = message.removeprefix("argument ").partition(": ")
+        rest = re.sub(r", maybe you meant .{0,200}\?", "", rest)  # Python's own, since 3.15
         chosen = re.fullmatch(r"\Ainvalid choice: '?(.{0,200}?)'? \(choose from (.*)\)", rest)
         if chosen is not None:
             allowed = [word.strip().strip("'") for word in chosen[2].split(",")]

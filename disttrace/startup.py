@@ -56,8 +56,8 @@ def refusal() -> str | None:
 
 
 def _is_on(value: str | None) -> bool:
-    if value == "1":  # nearly always; the module is for all other words, and for the name
-        return True
+    if value in (None, "", "0", "1"):  # nearly always; the module is for all other words
+        return value == "1"
     from disttrace.project import is_on
 
     return is_on(value)

@@ -124,7 +124,7 @@ def test_what_a_diagnosis_enters(tmp_path: Path) -> None:
     """A reader who follows a verdict through the code has so many files to open."""
     found = _hang(tmp_path)
     assert found["files"] <= FILES_ENTERED
-    assert found["modules"] <= MODULES
+    assert found["modules"] <= MODULES + (sys.version_info >= (3, 15))  # it imports our start
     assert len(found["climbs"]) <= CLIMBS, found["climbs"]  # type: ignore[arg-type]
 
 

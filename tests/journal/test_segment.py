@@ -138,7 +138,7 @@ store.set("begins", "")
 spare = [bytearray(1000) for _ in range(20_000)]
 del spare
 pages = int(open("/proc/self/statm").read().split()[0])
-resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(), -1))
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(), resource.RLIM_INFINITY))
 for n in range(10_000):
     store.set(f"{n % 7}", "x")
 print(store.get("3"))
