@@ -56,7 +56,7 @@ found = {
     "blocked": signals["SigBlk"].strip(), "ignored": signals["SigIgn"].strip(),
 }
 os.write(1, json.dumps(found).encode() + b"\\n")
-time.sleep(0.7)
+time.sleep(2)
 """
 STARTS = """
 import ctypes, os, signal, sys, time
@@ -76,8 +76,9 @@ if keeper:
     print(open(f"/proc/{keeper}/status").read().split("VmSize:")[1].split()[0])
     print(os.listdir(f"/proc/{keeper}/fd"), os.readlink(f"/proc/{keeper}/cwd"))
     print(detached.reap(keeper))
-    time.sleep(0.9)
-    print(detached.reap(keeper), os.path.exists(f"/proc/{keeper}"))
+    while not (over := detached.reap(keeper)):
+        time.sleep(0.1)
+    print(over, os.path.exists(f"/proc/{keeper}"))
 """
 
 
