@@ -51,7 +51,7 @@ ROOMS: dict[str, int] = {
 room another gives up, since all of them together have less than the sum of these."""
 PRODUCT, TESTS = 64_000, 57_000
 WORDS = re.compile(r"\b(?:told|asked|say|said|says|nobody|somebody|whoever|whom)\b", re.IGNORECASE)
-MOST_WORDS = 500
+MOST_WORDS = 400
 """What a reader takes for a person where a rank, a record or a message is meant."""
 FILES = 301
 NAMED_TWICE = 0
